@@ -33,6 +33,7 @@ MAX_BINS = 1024
 # Bits of a number from 0 to 1, without the sign and the first of its exponent, which are 0.
 _KEY_BITS = 62
 _CELL_BITS = 19  # a pass counts at most 2^19 cells, 4 MB
+_KEPT_SCORES = 2**20  # scores that are kept instead of their further digits, 8 MB
 # A bin with fewer rows than this share of the others has no claim, which would be a wide one.
 _LEAST_SHARE = 0.25
 
@@ -81,6 +82,39 @@ class ScoreDigits(Statistic):
         # There are more cells than rows of a chunk, so that a histogram of each chunk is slower.
         np.add.at(state.counts.reshape(-1), places << self.digit | digits, 1.0)
         return state
+
+
+class BegunState(NamedTuple):
+    """Scores (r,) in any order."""
+
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class BegunScores(Statistic):
+    """Scores whose keys begin with one of the increasing `prefixes` of `known` bits.
+
+    There are about `rows` of them.
+    """
+
+    prefixes: tuple[int, ...]
+    known: int
+    rows: int
+
+    def zero(self, classes: int) -> BegunState:
+        return BegunState(np.empty(0))
+
+    def nbytes(self, classes: int) -> int:
+        return 8 * self.rows
+
+    def accumulate(self, state: BegunState, chunk: Chunk) -> BegunState:
+        scores, prefixes = _scores(chunk), np.array(self.prefixes)
+        begun = scores.view(np.int64) >> (_KEY_BITS - self.known)
+        places = np.minimum(np.searchsorted(prefixes, begun), len(prefixes) - 1)
+        return self.merge(state, BegunState(scores[prefixes[places] == begun]))
+
+    def merge(self, a: BegunState, b: BegunState) -> BegunState:
+        return BegunState(np.append(a.scores, b.scores))
 
 
 class BoundedState(NamedTuple):
@@ -148,12 +182,28 @@ def _bounds(method: HistogramBinning, read: Read) -> _Ranked:
             if bins == 1:
                 break
         reached = np.cumsum(counts, axis=1)
+        near = 0
         for i, place in enumerate(places.tolist()):
             digit = int(np.searchsorted(reached[place], remaining[i]))
             remaining[i] -= int(reached[place, digit - 1]) if digit else 0
             prefixes[i] = prefixes[i] << statistic.digit | digit
+            near += int(counts[place, digit])
         known += statistic.digit
+        # Few scores that begin with the digits so far are kept, and need no further digits.
+        if near <= _KEPT_SCORES and known < _KEY_BITS:
+            bounds = _kept_bounds(read, prefixes, known, near, remaining)
+            return _Ranked(np.unique(bounds), bins, passes + 1)
     return _Ranked(np.unique(prefixes.view(np.float64)), bins, passes)
+
+
+def _kept_bounds(read: Read, prefixes: Ints, known: int, rows: int, ranks: Ints) -> Floats:
+    """Scores with the prefixes (b,) at the ranks, from 1 on, among the scores of each prefix."""
+    distinct = tuple(np.unique(prefixes).tolist())
+    statistic = BegunScores(distinct, known, rows)
+    kept: Floats = np.sort(read(statistic).groups[None][statistic].scores)
+    # Positive numbers have the order of their bits.
+    begun = kept.view(np.int64) >> (_KEY_BITS - known)
+    return np.asarray(kept[np.searchsorted(begun, prefixes) + ranks - 1])
 
 
 # ---------------------------------------------------------------- method and fit
@@ -186,8 +236,9 @@ class HistogramBinning(RecalibrationMethod):
     rule of succession, and a bin of events only (m + 1)/(m + 2), so that the log loss of new rows
     is finite.  The bound still holds, because such a value is between the frequency and ±ε.
 
-    Exact bounds take up to 6 passes and the frequencies another.  Weights are refused, because rows
-    with weights are not exchangeable with new rows.  Clusters of dependent rows void the guarantee.
+    Exact bounds take up to three passes, or 6 with many ties, and the frequencies another.  Weights
+    are refused, because rows with weights are not exchangeable with new rows.  Clusters of
+    dependent rows void the guarantee.
 
     Parameters
     ----------

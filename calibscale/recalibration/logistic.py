@@ -11,17 +11,19 @@ from pydantic import Field
 from scipy.special import expit
 
 from calibscale.array_types import Floats
+from calibscale.compiled import logistic_sums
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.cell_fits import cells_of_scores, start_from_cells
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
+    LAST_STEP,
+    MASKED,
     MAX_PASSES,
-    PRECISION,
     below_clip,
     clip_note,
-    clipped,
     not_converged,
 )
 from calibscale.recalibration.recalibrator import (
@@ -34,6 +36,7 @@ from calibscale.recalibration.recalibrator import (
 )
 from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
 from calibscale.statistics.one_pass import PassResult
+from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.statistic import Statistic
 
 # ---------------------------------------------------------------- logistic regression
@@ -87,23 +90,20 @@ class LogisticLoss(Statistic):
 
     def accumulate(self, state: LogisticState, chunk: Chunk) -> LogisticState:
         z = log_odds(chunk, self.clip)
-        y = chunk.labels.astype(np.float64)
-        w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
-        design = self.columns(z)
-        eta = np.array(self.coefficients) @ design
-        p, complement = expit(eta), expit(-eta)
-        # The log loss log(1 + e^η) − yη is log(1 + e^−η) where y = 1.
-        state.weight[...] += w.sum()
-        state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
-        slopes = w * np.where(y == 1, -complement, p)
-        state.gradient[...] += design @ slopes
-        state.squares[...] += (design * slopes**2) @ design.T
-        state.hessian[...] += (design * (w * p * complement)) @ design.T
-        for label in (0, 1):
-            values = z[(y == label) & (w > 0)]
-            extents = [values.min(initial=np.inf), (-values).min(initial=np.inf)]
-            np.minimum(state.extent[label], extents, out=state.extent[label])
-        state.clipped[...] += below_clip(chunk, self.clip).any(axis=1).sum()
+        totals = np.array([state.weight, state.loss])
+        logistic_sums.add_logistic(
+            self.columns(z),
+            np.array(self.coefficients),
+            chunk.labels,
+            chunk.weights,
+            totals,
+            state.gradient,
+            state.hessian,
+            state.squares,
+        )
+        logistic_sums.widen_extents(z, chunk.labels, chunk.weights, state.extent)
+        state.weight[...], state.loss[...] = totals
+        state.clipped[...] += np.count_nonzero(below_clip(chunk, self.clip).any(axis=1))
         return state
 
     def merge(self, a: LogisticState, b: LogisticState) -> LogisticState:
@@ -112,9 +112,17 @@ class LogisticLoss(Statistic):
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:
+    """Log-odds of two classes (c,), with probabilities raised to at least `clip`."""
+    if chunk.kind == "probabilities":
+        others, events = np.log(np.maximum(chunk.q, clip)).T
+        return np.asarray(events - others)
+    others, events = chunk.values.astype(np.float64).T
     # Columns of logits have the same difference as log p and log(1 − p).
-    z = clipped(chunk, clip)
-    return z[:, 1] - z[:, 0]
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ is replaced
+        z = events - others
+    z[np.isneginf(others)] = -MASKED
+    z[np.isneginf(events)] = MASKED
+    return np.asarray(z)
 
 
 def design_of(z: Floats, columns: tuple[str, ...]) -> Floats:
@@ -139,11 +147,18 @@ class LogisticFit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _logistic_fit(name: str, read: Read, design: tuple[str, ...], clip: float) -> LogisticFit:
-    """Maximum-likelihood fit."""
-    # With coefficients of 0 every row has p' = 1/2, and a finite loss whatever the data.
-    at_zero = LogisticLoss((0.0,) * len(design), design, clip)
-    return newton_fit(name, read, at_zero, np.zeros((len(design), len(design))))
+def _logistic_fit(
+    name: str, read: Read, cells: OccupiedCells | None, design: tuple[str, ...], clip: float
+) -> LogisticFit:
+    """Maximum-likelihood fit, which starts from the fit to the cells of the scores if any."""
+    start: Floats | None = None
+    if cells is not None:
+        start = start_from_cells(cells, lambda z: design_of(z, design), clip)
+    if start is None:
+        # With coefficients of 0 every row has p' = 1/2, and a finite loss whatever the data.
+        start = np.zeros(len(design))
+    first = LogisticLoss(tuple(start.tolist()), design, clip)
+    return newton_fit(name, read, first, np.zeros((len(design), len(design))))
 
 
 def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> LogisticFit:
@@ -174,12 +189,14 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             step = -np.linalg.solve(hessian, gradient).astype(np.float64)
         except np.linalg.LinAlgError:  # every row is certain to rounding
             break
-        if np.abs(step).max() <= PRECISION * max(1.0, np.abs(best).max()):
+        if np.abs(step).max() <= LAST_STEP * max(1.0, np.abs(best).max()):
             # Sandwich covariance [White 1982], which does not assume that the model is right.
             inverse = np.linalg.inv(hessian)
             errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
             notes = clip_note(float(state.clipped), "have", start.clip)
-            return LogisticFit(best + step, errors, loss, result, passes, notes)
+            # To the second order in the last step.
+            change = (state.gradient + 0.5 * state.hessian @ step) @ step / state.weight
+            return LogisticFit(best + step, errors, loss + float(change), result, passes, notes)
     raise not_converged(name)
 
 
@@ -238,7 +255,8 @@ class Platt(RecalibrationMethod):
         return PlattFit
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
-        fit = _logistic_fit(self.name, read, ("log_odds", "one"), self.clip)
+        cells = cells_of_scores(setup, read)
+        fit = _logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
         slope, intercept = fit.coefficients.tolist()
         return PlattFit(
             slope=slope,
@@ -248,7 +266,7 @@ class Platt(RecalibrationMethod):
             method=self,
             classes=setup.classes,
             counts=fit.result.counts,
-            passes=fit.passes,
+            passes=fit.passes + (cells is not None),
             notes=fit.notes,
         )
 
@@ -327,9 +345,10 @@ class Beta(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> BetaFit:
         design: tuple[str, ...] = _BETA
-        passes = 0
+        cells = cells_of_scores(setup, read)
+        passes = 0 if cells is None else 1
         while True:
-            fit = _logistic_fit(self.name, read, design, self.clip)
+            fit = _logistic_fit(self.name, read, cells, design, self.clip)
             passes += fit.passes
             # One slope at a time is left out, the more negative one first.
             slopes = fit.coefficients[:-1]

@@ -20,6 +20,7 @@ from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -40,8 +41,6 @@ from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 from calibscale.statistics.score_sums import CountState
 from calibscale.statistics.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.statistics.statistic import Statistic, added
-
-HISTOGRAM = FineHistogram("positive")
 
 
 @dataclass(frozen=True)

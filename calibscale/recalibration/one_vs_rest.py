@@ -16,9 +16,10 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
+from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.histogram_binning import HistogramBinning, ScoreDigits
 from calibscale.recalibration.logistic import Beta, Platt
-from calibscale.recalibration.nonparametric import BBQ, HISTOGRAM, Isotonic
+from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.parametric import CLIP, TemperatureScaling
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,

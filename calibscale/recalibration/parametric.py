@@ -15,6 +15,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
+from calibscale.recalibration.cell_fits import HISTOGRAM, start_from_cells
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -24,15 +25,18 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
 )
 from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
+from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.statistic import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
-PRECISION = 1e-8  # of a parameter, above the last step
+# Of Newton's method, relative to the parameters.  The next step would be about its square, so that
+# parameters are exact to about 1e-10.
+LAST_STEP = 1e-5
 MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
-_MASKED = -1e4  # logit of a masked class
+MASKED = -1e4  # logit of a masked class
 
 
 def clipped(chunk: Chunk, clip: float) -> Floats:
@@ -42,7 +46,7 @@ def clipped(chunk: Chunk, clip: float) -> Floats:
     else:
         z = np.log(np.maximum(chunk.q, clip))
     z -= z.max(axis=1, keepdims=True)
-    z[np.isneginf(z)] = _MASKED  # its product with a probability of 0 is 0
+    z[np.isneginf(z)] = MASKED  # its product with a probability of 0 is 0
     return z
 
 
@@ -177,10 +181,13 @@ class TemperatureScaling(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
         theta, low, high = 1.0, 0.0, math.inf
+        # Cells of the scores of two classes say after the first pass nearly where the minimum is.
+        has_cells = setup.classes == 2
         for passes in range(1, MAX_PASSES + 1):
             statistic = TemperedLoss(theta, self.clip)
-            result = read(statistic)
-            state: TemperState = result.groups[None][statistic]
+            result = read(statistic, HISTOGRAM) if passes == 1 and has_cells else read(statistic)
+            states = result.groups[None]
+            state: TemperState = states[statistic]
             if passes == 1:
                 _check_temperature(state)
                 before = float(state.loss / state.weight)
@@ -189,9 +196,14 @@ class TemperatureScaling(RecalibrationMethod):
             # below.
             low, high = (theta, high) if slope < 0 else (low, theta)
             following = _next_theta(theta, slope, float(state.curvature), low, high)
+            if HISTOGRAM in states:
+                cells = OccupiedCells.of(states[HISTOGRAM].sums)
+                start = start_from_cells(cells, np.atleast_2d, self.clip)
+                if start is not None and low < start[0] < high:
+                    following = float(start[0])
             step = math.log(following / theta)
             theta = following
-            if abs(step) <= PRECISION:
+            if abs(step) <= LAST_STEP:
                 notes = clip_note(float(state.clipped), "whose label has", self.clip)
                 # Sandwich standard error of θ [White 1982], times |dT/dθ| = 1/θ² for T = 1/θ.
                 curvature = float(state.curvature) or math.nan  # 0: every row is certain

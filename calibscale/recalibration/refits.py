@@ -24,7 +24,8 @@ from calibscale.array_types import Floats, Ints
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration import logistic, parametric
-from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
+from calibscale.recalibration.cell_fits import HISTOGRAM
+from calibscale.recalibration.nonparametric import IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics.null_distributions import DrawnLabels

@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.interpolate import CubicSpline
-from scipy.optimize import minimize
+from scipy.interpolate import CubicSpline, PPoly
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.cell_fits import HISTOGRAM, cell_hessian, cell_minimum, log_odds_of
 from calibscale.recalibration.logistic import (
     LogisticFit,
     LogisticLoss,
@@ -23,7 +23,6 @@ from calibscale.recalibration.logistic import (
     log_odds,
     newton_fit,
 )
-from calibscale.recalibration.nonparametric import HISTOGRAM
 from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.parametric import CLIP
 from calibscale.recalibration.recalibrator import (
@@ -53,13 +52,16 @@ _ROUNDING = 1e-9  # of slopes, relative to the steepest one
 
 def natural_spline(knots: Floats, values: Floats, z: Floats) -> Floats:
     """Natural cubic spline at z (c,) with values (m,) or (m, k) at m knots, a line beyond them."""
-    spline = CubicSpline(knots, values, bc_type="natural")
-    inside = np.clip(z, knots[0], knots[-1])
-    # Beyond the knots, the slope is the slope at the nearer end.
-    slopes, beyond = spline(inside, 1), z - inside
-    if slopes.ndim == 2:  # several splines, with the same distance beyond the knots
-        beyond = beyond[:, None]
-    return np.asarray(spline(inside) + beyond * slopes)
+    inner = CubicSpline(knots, values, bc_type="natural")
+    # Pieces beyond the knots are lines with the slopes at the ends.
+    pieces = np.zeros((4, len(knots) + 1, *np.shape(values)[1:]))
+    pieces[:, 1:-1] = inner.c
+    pieces[2:, 0] = inner(knots[0], 1), inner(knots[0])
+    pieces[2:, -1] = inner(knots[-1], 1), inner(knots[-1])
+    # A line starts where its piece does.  The first one starts a distance of 1 below the knots.
+    pieces[3, 0] -= pieces[2, 0]
+    breaks = np.concatenate([[knots[0] - 1.0], knots, [knots[-1] + 1.0]])
+    return np.asarray(PPoly(pieces, breaks)(z))
 
 
 def curvature(knots: Floats) -> Floats:
@@ -138,7 +140,7 @@ def _starts(cells: OccupiedCells, method: Spline) -> list[_Start]:
     as Σw/Σw² effective rows.
     """
     cells = cells.coarse(_CELLS)
-    z = logit(np.clip(cells.score, method.clip, 1.0 - method.clip))
+    z = log_odds_of(cells, method.clip)
     if z[0] == z[-1]:
         raise OptionError(
             f"{method.name}: all predictions are nearly equal, so that no curve is determined; "
@@ -176,24 +178,19 @@ def _fit_to_cells(
     total = weight.sum()
     penalty = smoothing * curvature(knots)
 
-    def loss(values: Floats) -> tuple[float, Floats]:
-        eta = values @ design
-        parts = weight @ np.logaddexp(0.0, eta) - events @ eta
-        gradient = design @ (weight * expit(eta) - events) / total + penalty @ values
-        return float(parts / total + values @ penalty @ values / 2.0), gradient
-
-    def second(values: Floats) -> Floats:
-        eta = values @ design
-        hessian = (design * (weight * expit(eta) * expit(-eta))) @ design.T
-        return np.asarray(hessian / total + penalty)
-
-    # Trust regions, because a whole Newton step may be too long where the curve is far off.
-    values = minimize(loss, first, jac=True, hess=second, method="trust-exact").x
+    values = cell_minimum(design, weight, events, penalty, first)
     eta = values @ design
     log_loss = float(weight @ np.logaddexp(0.0, eta) - events @ eta)
-    with_penalty = second(values)
+    with_penalty = cell_hessian(design, weight, values) / total + penalty
     parameters = float(np.trace(np.linalg.lstsq(with_penalty, with_penalty - penalty)[0]))
     return _Start(knots, values, smoothing, parameters), log_loss + parameters
+
+
+def _of_all_cells(cells: OccupiedCells, start: _Start, clip: float) -> Floats:
+    """Values at the knots (m,) of a fit to all cells, by which a fit to the rows takes one pass."""
+    z = log_odds_of(cells, clip)
+    design = np.ascontiguousarray(natural_spline(start.knots, np.eye(len(start.knots)), z).T)
+    return cell_minimum(design, cells.weight, cells.events, start.penalty, start.values)
 
 
 # ---------------------------------------------------------------- method and fit
@@ -260,12 +257,14 @@ class Spline(RecalibrationMethod):
         extent: LogisticState = states[extents]
         check_overlap(self.name, extent.extent)
         passes, raised = 1, False
-        for start in _starts(OccupiedCells.of(states[HISTOGRAM].sums), self):
+        cells = OccupiedCells.of(states[HISTOGRAM].sums)
+        for start in _starts(cells, self):
             # Cells say without a pass which curves decrease.  A line is the last resort.
             if len(start.knots) > 2 and not rises(start.knots, start.values):
                 raised = True
                 continue
-            loss = SplineLoss(tuple(start.values.tolist()), (), self.clip, tuple(start.knots))
+            values = _of_all_cells(cells, start, self.clip)
+            loss = SplineLoss(tuple(values.tolist()), (), self.clip, tuple(start.knots))
             fit = newton_fit(self.name, read, loss, start.penalty)
             passes += fit.passes
             if rises(start.knots, fit.coefficients):

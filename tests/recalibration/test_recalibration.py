@@ -406,8 +406,20 @@ def test_fit__error_names_the_reason(method, source, message):
 def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
     for module in ("logistic", "parametric"):
         monkeypatch.setattr(f"calibscale.recalibration.{module}.MAX_PASSES", 2)
+        # A fit that starts from cells ends when its steps are small, which none is here.
+        monkeypatch.setattr(f"calibscale.recalibration.{module}.LAST_STEP", 0.0)
     with pytest.raises(OptionError, match="no convergence after 2 passes"):
         method.fit(two_class_source(two))
+
+
+@pytest.mark.parametrize("method", ["platt", "beta", "temperature", "spline"])
+def test_fit_to_many_rows__starts_from_cells(method):
+    rng = np.random.default_rng(11)
+    z = rng.normal(0, 2, 20_000)
+    y = (rng.random(20_000) < expit(0.7 * z + 0.2)).astype(int)
+    fitted = recalibrate(from_arrays(logits=z, labels=y, binary=True), method)
+    # One pass for the cells, and one or two for the rows.
+    assert fitted.passes <= 3
 
 
 def test_isotonic__of_falling_frequencies_has_one_step_and_a_note():

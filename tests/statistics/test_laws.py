@@ -194,6 +194,7 @@ EXAMPLES = {
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
     "BalanceSums": lambda cls: cls(1, (LEVELS[0],)),
+    "BegunScores": lambda cls: cls((0x1FD, 0x1FE), 9, 100),
     "BoundedBins": lambda cls: cls((0.2, 0.5, 0.9)),
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
@@ -331,6 +332,7 @@ OF_FUNCTIONALS = (
 OF_POSITIVE_MEANS = ("RatioSums",)
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
+    "BegunScores": lambda state: (np.sort(state.scores),),
     "CellMasses": _sorted_lists,
     # The root of the residual of a row near a landmark, about 1e-12, magnifies its rounding.
     "LandmarkFeatures": lambda state: (*state._replace(left=np.zeros(())),),
