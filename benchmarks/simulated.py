@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from measure import Report
 
 SEED = 20261121  # of every data set, fixed before the first run
-PROCESSES = 2
+PROCESSES = os.cpu_count() or 1
 
 
 def processes() -> ProcessPoolExecutor:
