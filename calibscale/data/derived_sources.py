@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -120,6 +120,27 @@ class HoldOut:
         return chunk.take(~self.holds(chunk.rows))
 
 
+@dataclass(frozen=True)
+class Fold:
+    """One of `count` folds of equal size, drawn by a counter hash of the row numbers.
+
+    Two folds of a seed are the rows of ``HoldOut(0.5, seed)`` and all others.
+    """
+
+    number: int
+    count: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.count >= 2, "there must be at least 2 folds", self.count)
+        require(0 <= self.number < self.count, "number must be below count", self.number)
+
+    def holds(self, rows: Ints) -> Any:
+        """Whether each row is in the fold (c,)."""
+        draws = random_draws.of_rows(rows, self.seed, random_draws.HOLD_OUT)
+        return np.floor(draws * self.count) == self.number
+
+
 # ---------------------------------------------------------------- Changed rows
 
 
@@ -180,12 +201,12 @@ class DerivedSource(ArraySource):
 class _Part(DerivedSource):
     """Rows that are held out, or the remaining ones.  Rows of the other part have no label."""
 
-    hold_out: HoldOut = field(kw_only=True)
+    hold_out: HoldOut | Fold = field(kw_only=True)
     held: bool = field(kw_only=True)
 
     def describe(self) -> dict[str, Any]:
         source = self.before.describe()
-        part = {"share": self.hold_out.share, "seed": self.hold_out.seed, "held": self.held}
+        part = {**asdict(self.hold_out), "held": self.held}
         return {**source, "parts": [*source.get("parts", []), part]}
 
     def keeps(self, rows: Ints) -> Any:
@@ -243,7 +264,7 @@ def _filled(column: Any, where: Any, value: float) -> Any:
     return column
 
 
-def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
+def part_of(source: Any, hold_out: HoldOut | Fold, held: bool = True) -> ArraySource:
     """Restrict a source to the rows held out, or to all others.  Row numbers do not change.
 
     The part of a row depends on its number and the seed alone.  Rows of the other part are treated
@@ -254,7 +275,7 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     Parameters
     ----------
     source : path, URL, LogitStore or ArraySource
-    hold_out : HoldOut
+    hold_out : HoldOut or Fold
         Its seed should differ from the seed of an estimator with ``bandwidth_share=``, which holds
         out rows by the same draw.
     held : bool

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data.derived_sources import DerivedSource, HoldOut, part_of
+from calibscale.data.derived_sources import DerivedSource, Fold, part_of
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
@@ -26,7 +26,7 @@ from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session, listed
 
-_HALVES = HoldOut(0.5, seed=2**63)  # a seed that no estimator with bandwidth_share= has by default
+_SEED = 2**63  # of the folds, which no estimator with bandwidth_share= has by default
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
 _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
 # Names of scores in sentences.
@@ -41,12 +41,12 @@ IN_WORDS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _CrossFitted(DerivedSource):
-    """Recalibrated predictions of each row by the fit to the half without it.
+    """Recalibrated predictions of each row by the fit to the rows outside of its fold.
 
-    `fits` are the fit to the half that `_HALVES` holds, and the fit to the other half.
+    `fits` are by number of the fold that the fit has not used.
     """
 
-    fits: tuple[FittedRecalibrator, FittedRecalibrator] = field(kw_only=True)
+    fits: tuple[FittedRecalibrator, ...] = field(kw_only=True)
 
     @cached_property
     def _versions(self) -> list[Any]:
@@ -70,29 +70,34 @@ class _CrossFitted(DerivedSource):
         return any(fit.covariates for fit in self.fits)
 
     def _changed(self, block: Block) -> Block:
-        by_held, by_others = self._versions
-        held = _HALVES.holds(np.arange(block.start, block.start + len(block.labels)))
+        numbers = np.arange(block.start, block.start + len(block.labels))
         parts = []
-        for version, judged in ((by_held, ~held), (by_others, held)):
-            rows = np.flatnonzero(judged)
+        for fold, version in zip(folds_of(len(self.fits)), self._versions, strict=True):
+            rows = np.flatnonzero(fold.holds(numbers))
             if len(rows):
                 parts.append((rows, version._changed(block.take(rows, block.start)).values))
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         return block._replace(values=np.concatenate([values for _, values in parts])[order])
 
 
-def cross_fitted(session: Session, method: RecalibrationMethod) -> ArraySource:
-    """Source of a session with each row recalibrated by the fit to the half of the rows without it.
+def folds_of(count: int) -> tuple[Fold, ...]:
+    """Folds of the rows by which recalibrations are cross-fitted."""
+    return tuple(Fold(number, count, _SEED) for number in range(count))
 
-    The errors of `RecalibrationMethod.fit` are raised if a half does not determine the fit.
+
+def cross_fitted(session: Session, method: RecalibrationMethod, folds: int = 2) -> ArraySource:
+    """Source of a session with each row recalibrated by the fit to the rows outside of its fold.
+
+    The errors of `RecalibrationMethod.fit` are raised if the rows without a fold do not determine
+    the fit.
     """
     data = session.source
-    by_held, by_others = (
-        method.fit(session.on(part_of(data, _HALVES, held))) for held in (True, False)
+    fits = tuple(
+        method.fit(session.on(part_of(data, fold, held=False))) for fold in folds_of(folds)
     )
     name = f"{data.name}, cross-fitted by {method.name}"
     changes: dict[str, Any] = {**recalibrated_kind(data), "name": name}
-    return _CrossFitted.of(data, **changes, fits=(by_held, by_others))
+    return _CrossFitted.of(data, **changes, fits=fits)
 
 
 def improvement_of(
@@ -104,13 +109,13 @@ def improvement_of(
         changes = score_changes(before, after, scores)
     else:
         changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
-    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], judged))
+    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], _judging_rows(after)))
 
 
 def improvement_by_cross_fits(
     session: Session, method: RecalibrationMethod, after: ArraySource | None = None
 ) -> Improvement | str:
-    """Improvement for each half of the rows by the fit to the other, or why there is none.
+    """Improvement for each fold of the rows by the fit to the others, or why there is none.
 
     `after` are the cross-fitted predictions, if they are known.
     """
@@ -157,12 +162,19 @@ def _change_by_clusters(
     return replace(change, low=low, high=high)
 
 
-def _sentence(score: ScoreChange, judged: str) -> str:
+def _judging_rows(after: ArraySource) -> str:
+    """Rows that judge a fit, in words."""
+    rows = "rows that the fit has not used"
+    if not isinstance(after, _CrossFitted):
+        return rows
+    if len(after.fits) == 2:
+        return f"{rows} (each half of the rows by a fit to the other)"
+    return f"{rows} (each of {len(after.fits)} parts of the rows by a fit to the others)"
+
+
+def _sentence(score: ScoreChange, rows: str) -> str:
     """What the change of the first score says, which is infinite at a label of probability 0."""
     noun = IN_WORDS[score.score]
-    rows = "rows that the fit has not used"
-    if judged == "cross_fitted":
-        rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
     if score.before is None and score.after is not None:
         return (
             f"Recalibration makes the {noun} of {rows} finite "

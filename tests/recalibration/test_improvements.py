@@ -10,7 +10,9 @@ from scipy.stats import t as student
 
 import calibscale as cs
 from calibscale.data.derived_sources import HoldOut
-from calibscale.recalibration.improvements import _HALVES
+from calibscale.recalibration.improvements import cross_fitted, folds_of
+from calibscale.recalibration.method_registry import method_of
+from calibscale.session import Session
 
 pytestmark = pytest.mark.long
 
@@ -39,7 +41,7 @@ def losses(logits, labels, temperature):
 def test_cross_fits__judge_each_half_by_the_fit_to_the_other():
     logits, labels = rows(temperature=1.5)
     fitted = cs.recalibrate(source_of(logits, labels), "temperature")
-    held = _HALVES.holds(np.arange(len(labels)))
+    held = folds_of(2)[0].holds(np.arange(len(labels)))
     temperatures = np.empty(len(labels))
     for judged in (held, ~held):
         others = source_of(logits[~judged], labels[~judged])
@@ -203,10 +205,32 @@ def test_cross_fits__are_those_of_dask_workers():
     assert there == here
 
 
-def test_halves__are_about_half_of_the_rows():
-    assert HoldOut(0.5, seed=2**63) == _HALVES
-    held = _HALVES.holds(np.arange(10_000))
-    assert abs(held.mean() - 0.5) < 0.02
+@pytest.mark.parametrize("count", [2, 5])
+def test_folds__are_disjoint_and_of_about_equal_size(count):
+    held = np.array([fold.holds(np.arange(10_000)) for fold in folds_of(count)])
+    np.testing.assert_array_equal(held.sum(axis=0), 1)
+    # Five standard errors of a binomial share.
+    assert np.abs(held.mean(axis=1) - 1 / count).max() < 5 * np.sqrt(0.25 / 10_000)
+
+
+def test_two_folds__are_a_held_out_half_and_the_rest():
+    rows = np.arange(1000)
+    half = HoldOut(0.5, seed=2**63).holds(rows)
+    for fold, expected in zip(folds_of(2), (half, ~half), strict=True):
+        np.testing.assert_array_equal(fold.holds(rows), expected)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_cross_fits__recalibrate_each_fold_by_the_fit_to_the_other_rows(count):
+    logits, labels = rows(1000, temperature=1.5)
+    source, method = source_of(logits, labels), method_of("temperature")
+    with Session.open(source, scheduler="serial") as session:
+        after = cross_fitted(session, method, count).read(0, 1000).values
+    for fold in folds_of(count):
+        held = fold.holds(np.arange(1000))
+        others = cs.recalibrate(source_of(logits[~held], labels[~held]), method, validate=False)
+        # Newton's method stops at a relative precision of 1e-8.
+        np.testing.assert_allclose(after[held], others.transform(logits=logits[held]), rtol=1e-6)
 
 
 def test_command__validates_on_other_rows(run, tmp_path):
