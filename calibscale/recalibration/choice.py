@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
+from calibscale.array_types import Floats
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.formatting import number_texts
@@ -40,7 +42,18 @@ _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Balance,
 )
 _MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficients
-_ROWS_PER_COEFFICIENT = 10  # in half of the rows
+_ROWS_PER_COEFFICIENT = 20
+_CURVES = (Spline, Isotonic)
+_EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
+# Fits to four fifths of the rows are nearer to the fit to all of them than fits to halves are, by
+# which few rows would count as fewer.  Many rows need no more than halves, and their passes cost.
+_FOLDS = 5
+_MOST_ROWS_OF_FOLDS = 20_000
+# Standard errors by which a method must improve on a simpler one.  Platt's and beta calibration
+# have one or two coefficients more than a temperature and do little harm, and less is enough.
+_ENOUGH = 1.0
+_ENOUGH_OF_LINES = 0.5
+_LINES = (Platt, Beta)
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class Choice:
 
 
 def chosen_method(session: Session) -> Choice:
-    """Simplest method with a cross-fitted score within one standard error of the smallest.
+    """Simplest method on whose cross-fitted score no more flexible one clearly improves.
 
     The score is the log loss of classes, the CRPS of predictive distributions, the score of
     intervals and quantiles, and the squared error of means.  Candidates are the predictions as they
@@ -61,13 +74,16 @@ def chosen_method(session: Session) -> Choice:
     the balance correction of means.
 
     The candidates of classes are the predictions as they are, a temperature, for two classes
-    Platt's and beta calibration, a spline and isotonic regression, and for more classes vector
-    scaling, and matrix scaling up to 20 classes, each where half of the rows are ten for each
-    coefficient.  Each half of the rows is judged by the fit to the other half, and differences are
-    paired [Hastie, Tibshirani & Friedman 2009, §7.10].  Histogram binning is for its
-    guarantee, and no candidate: its log loss is larger than with isotonic regression.  A method
-    that half of the rows does not determine, or that does not suit the predictions, is no
-    candidate.
+    Platt's and beta calibration, and with 50 rows of the rarer class a spline and isotonic
+    regression, and for more classes vector scaling, and matrix scaling up to 20 classes, each with
+    20 rows for each coefficient.  Histogram binning is for its guarantee, and no candidate: its log
+    loss is larger than with isotonic regression.  A method that the rows outside of a fold do not
+    determine, or that does not suit the predictions, is no candidate.
+
+    Each fifth of the rows is judged by the fit to the others, or with more than 20,000 rows each
+    half by the fit to the other.  A method improves on a simpler one if its score is smaller by
+    more than one standard error of the paired difference [Hastie, Tibshirani & Friedman 2009,
+    §7.10], or half a standard error for Platt's and beta calibration instead of a temperature.
 
     An OptionError is raised if no candidate has a finite score.
     """
@@ -76,7 +92,9 @@ def chosen_method(session: Session) -> Choice:
     versions: dict[str, ArraySource] = {}
     left_out: dict[str, str] = {}  # reasons by method
     methods = {kind.name: kind() for kind in _suitable(data)}
-    too_large = _too_large(session, methods)
+    counts = _RowsByLabel.of(session)
+    folds = _FOLDS if counts.labelled <= _MOST_ROWS_OF_FOLDS else 2
+    too_large = [name for name, method in methods.items() if counts.are_too_few(method)]
     for name, method in methods.items():
         if name in too_large:
             continue
@@ -84,7 +102,7 @@ def chosen_method(session: Session) -> Choice:
             versions[name] = data
             continue
         try:
-            versions[name] = cross_fitted(session, method)
+            versions[name] = cross_fitted(session, method, folds)
         except OptionError as error:
             reason, *_ = re.split("[;,]", str(error).removeprefix(f"{name}: "))
             left_out[name] = reason
@@ -98,8 +116,7 @@ def chosen_method(session: Session) -> Choice:
             f"{data.name}: no method can be chosen by the {noun}: {reason}; name a method, such as "
             f"{others[-1]}"
         )
-    best = min(losses, key=lambda name: losses[name])
-    simplest = next(name for name in methods if name in losses and _is_near(ranking, name, best))
+    chosen = _chosen(ranking, [method for name, method in methods.items() if name in losses])
     in_words = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
     note = f"chosen by the {noun} of rows that a fit has not used: {in_words}"
     infinite = [name for name in versions if name not in losses]
@@ -109,7 +126,7 @@ def chosen_method(session: Session) -> Choice:
         note += f"; {name} is no candidate: {reason}"
     if too_large:
         note += f" (too few rows for {', '.join(too_large)})"
-    return Choice(methods[simplest], versions[simplest], note)
+    return Choice(chosen, versions[chosen.name], note)
 
 
 def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:
@@ -124,24 +141,49 @@ def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:
     return suitable
 
 
-def _too_large(session: Session, methods: dict[str, RecalibrationMethod]) -> list[str]:
-    """Names of the methods with too many coefficients for half of the labelled rows."""
-    sizes = {
-        name: method.coefficient_rows(session.source.classes) * session.source.classes
-        for name, method in methods.items()
-        if isinstance(method, VectorScaling | MatrixScaling)
-    }
-    if not sizes:
-        return []
-    # Unlabelled rows do not count, so that the number of rows of the source is not enough.
-    rows = session.scan([LabelTable()]).counts.used
-    return [name for name, size in sizes.items() if rows < 2 * _ROWS_PER_COEFFICIENT * size]
+@dataclass(frozen=True)
+class _RowsByLabel:
+    """Number of labelled rows of a source, and of each class (K,), of classes."""
+
+    labelled: int
+    by_class: Floats | None
+    classes: int
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        # Unlabelled rows do not count, so that the number of rows of the source is not enough.
+        classes = session.source.classes
+        if not session.source.target.has_classes:
+            return cls(session.scan([]).counts.used, None, classes)
+        table = LabelTable()
+        result = session.scan([table])
+        return cls(result.counts.used, result.groups[None][table].counts.sum(axis=0), classes)
+
+    def are_too_few(self, method: RecalibrationMethod) -> bool:
+        """Whether there are too few rows for a method to be a candidate."""
+        if isinstance(method, VectorScaling | MatrixScaling):
+            coefficients = method.coefficient_rows(self.classes) * self.classes
+            return self.labelled < _ROWS_PER_COEFFICIENT * coefficients
+        if isinstance(method, _CURVES) and self.by_class is not None:
+            return float(self.by_class.min()) < _EVENTS_OF_CURVES
+        return False
 
 
-def _is_near(ranking: Ranking, name: str, best: str) -> bool:
-    """Whether the score of a model is within one standard error of the smallest one."""
-    if name == best:
-        return True
-    (difference,) = (d for d in ranking.differences if {d.better, d.worse} == {name, best})
+def _chosen(ranking: Ranking, methods: list[RecalibrationMethod]) -> RecalibrationMethod:
+    """First method on which no later one improves, in an order from simple to flexible."""
+    return next(
+        method
+        for position, method in enumerate(methods)
+        if not any(_improves(ranking, other, method) for other in methods[position + 1 :])
+    )
+
+
+def _improves(ranking: Ranking, method: RecalibrationMethod, simpler: RecalibrationMethod) -> bool:
+    """Whether the score of a method is smaller than that of a simpler one beyond its error."""
+    names = {method.name, simpler.name}
+    (difference,) = (d for d in ranking.differences if {d.better, d.worse} == names)
+    enough = _ENOUGH
+    if isinstance(method, _LINES) and not isinstance(simpler, Identity):
+        enough = _ENOUGH_OF_LINES
     error = 0.0 if difference.interval is None else difference.interval.standard_error
-    return difference.value <= error
+    return difference.better == method.name and difference.value > enough * error

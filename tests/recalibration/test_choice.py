@@ -9,7 +9,10 @@ from scipy.special import expit, softmax
 from scipy.stats import binom
 
 import calibscale as cs
+from calibscale.recalibration.improvements import cross_fitted, improvement_of
 from calibscale.recalibration.logistic import Beta
+from calibscale.recalibration.method_registry import method_of
+from calibscale.session import Session
 
 pytestmark = pytest.mark.long
 
@@ -146,7 +149,20 @@ def test_choice__is_the_simplest_method_that_fits(name):
     assert all(f"{candidate} 0." in note for candidate in ("identity", "isotonic", name))
     named = cs.recalibrate(source_of(p, y), name)
     assert named.estimates == fitted.estimates
-    assert named.improvement == fitted.improvement
+    with Session.open(source_of(p, y)) as session:
+        after = cross_fitted(session, method_of(name), folds=5)
+        assert fitted.improvement == improvement_of(session, after, "cross_fitted")
+    assert "(each of 5 parts of the rows by a fit to the others)" in fitted.improvement.sentence
+
+
+def test_choice__of_many_rows_is_judged_by_halves():
+    p, y = binary(21_000, link=LINKS["temperature"])
+    fitted = cs.recalibrate(source_of(p, y))
+    named = cs.recalibrate(source_of(p, y), fitted.method)
+    assert fitted.improvement == named.improvement
+    # Rows without a label judge nothing.
+    few = cs.recalibrate(source_of(p, np.where(np.arange(len(p)) < 2000, y, -1)))
+    assert "(each of 5 parts of the rows" in few.improvement.sentence
 
 
 def test_choice__of_a_step_is_isotonic():
@@ -193,11 +209,21 @@ def test_choice__leaves_out_maps_with_too_many_coefficients_for_the_rows():
     assert "matrix" not in " ".join(many.notes)  # with more than 20 classes, it is no candidate
 
 
-def test_choice__leaves_out_methods_that_half_of_the_rows_do_not_determine():
+def test_choice__leaves_out_methods_that_the_rows_without_a_fold_do_not_determine():
     p = np.array([0.1, 0.2, 0.7, 0.9, 0.4, 0.6])
     fitted = cs.recalibrate(source_of(p, (p > 0.5).astype(int)))
     (note,) = fitted.notes
     assert "platt is no candidate: " in note
+
+
+@pytest.mark.parametrize(("events", "is_candidate"), [(49, False), (50, True)])
+def test_choice__has_curves_with_fifty_rows_of_the_rarer_class(events, is_candidate):
+    p, y = binary(1000, link=lambda z: z - 2)
+    unlabelled = np.flatnonzero(y == 1)[events:]
+    fitted = cs.recalibrate(source_of(p, np.where(np.isin(np.arange(1000), unlabelled), -1, y)))
+    notes = " ".join(fitted.notes)
+    assert ("isotonic 0." in notes) == is_candidate
+    assert ("(too few rows for spline, isotonic)" in notes) != is_candidate
 
 
 def test_choice__without_labels_says_so():
