@@ -83,7 +83,7 @@ def chosen_method(session: Session) -> Choice:
     Each fifth of the rows is judged by the fit to the others, or with more than 20,000 rows each
     half by the fit to the other.  A method improves on a simpler one if its score is smaller by
     more than one standard error of the paired difference [Hastie, Tibshirani & Friedman 2009,
-    §7.10], or half a standard error for Platt's and beta calibration instead of a temperature.
+    §7.10], or half a standard error among a temperature, Platt's and beta calibration.
 
     An OptionError is raised if no candidate has a finite score.
     """

@@ -70,17 +70,20 @@ def recalibrate(
         `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the simplest
         of ``identity``, ``temperature``, ``platt``, ``beta``, ``spline`` and ``isotonic``, or for
         more than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
-        classes), with a cross-fitted log loss within one standard error of the smallest.
-        ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
-        The same halves of the rows choose and judge, so that the improvement of a chosen method is
-        too good, most of all where no method helps.  Rows of ``validate`` judge it without bias.
+        classes), on whose cross-fitted log loss no more flexible one improves by more than one
+        standard error, or half a standard error among ``temperature``, ``platt`` and ``beta``.
+        With up to 20,000 labelled rows, each fifth is judged by a fit to the others, and with more
+        rows each half by a fit to the other.  ``vector`` and ``matrix`` need 20 rows for each
+        coefficient, ``spline`` and ``isotonic`` 50 rows of the rarer class.  A note has the log
+        losses.  The same rows choose and judge, so that the improvement of a chosen method is too
+        good, most of all where no method helps.  Rows of ``validate`` judge it without bias.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
         groups ``conformal`` or ``balance`` adjusts.
     validate : source or bool
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
-        rows is judged by a fit to the other half, which takes two more fits.  False leaves this
-        out.
+        rows is judged by a fit to the other half, which takes two more fits, or each part of the
+        rows by which a method was chosen.  False leaves this out.
 
     Returns
     -------
