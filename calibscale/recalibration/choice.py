@@ -45,12 +45,13 @@ _MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficient
 _ROWS_PER_COEFFICIENT = 20
 _CURVES = (Spline, Isotonic)
 _EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
-# Fits to four fifths of the rows are nearer to the fit to all of them than fits to halves are, by
-# which few rows would count as fewer.  Many rows need no more than halves, and their passes cost.
+# A fit to four fifths of the rows is nearer to the fit to all rows than a fit to half of them is.
+# With many rows both are near enough, and the passes over the rows take long.
 _FOLDS = 5
-_MOST_ROWS_OF_FOLDS = 20_000
-# Standard errors by which a method must improve on a simpler one.  Platt's and beta calibration
-# have one or two coefficients more than a temperature and do little harm, and less is enough.
+_MOST_ROWS_OF_FOLDS = 10_000
+# Standard errors by which a method must improve on a simpler one.  Less is enough for Platt's and
+# beta calibration, which have a coefficient or two more than a temperature, and so do little harm
+# where it is right.
 _ENOUGH = 1.0
 _ENOUGH_OF_LINES = 0.5
 _LINES = (Platt, Beta)
@@ -80,7 +81,7 @@ def chosen_method(session: Session) -> Choice:
     loss is larger than with isotonic regression.  A method that the rows outside of a fold do not
     determine, or that does not suit the predictions, is no candidate.
 
-    Each fifth of the rows is judged by the fit to the others, or with more than 20,000 rows each
+    Each fifth of the rows is judged by the fit to the others, or with more than 10,000 rows each
     half by the fit to the other.  A method improves on a simpler one if its score is smaller by
     more than one standard error of the paired difference [Hastie, Tibshirani & Friedman 2009,
     §7.10], or half a standard error among a temperature, Platt's and beta calibration.

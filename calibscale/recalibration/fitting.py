@@ -72,7 +72,7 @@ def recalibrate(
         more than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
         classes), on whose cross-fitted log loss no more flexible one improves by more than one
         standard error, or half a standard error among ``temperature``, ``platt`` and ``beta``.
-        With up to 20,000 labelled rows, each fifth is judged by a fit to the others, and with more
+        With up to 10,000 labelled rows, each fifth is judged by a fit to the others, and with more
         rows each half by a fit to the other.  ``vector`` and ``matrix`` need 20 rows for each
         coefficient, ``spline`` and ``isotonic`` 50 rows of the rarer class.  A note has the log
         losses.  The same rows choose and judge, so that the improvement of a chosen method is too

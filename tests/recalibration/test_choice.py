@@ -156,7 +156,7 @@ def test_choice__is_the_simplest_method_that_fits(name):
 
 
 def test_choice__of_many_rows_is_judged_by_halves():
-    p, y = binary(21_000, link=LINKS["temperature"])
+    p, y = binary(10_500, link=LINKS["temperature"])
     fitted = cs.recalibrate(source_of(p, y))
     named = cs.recalibrate(source_of(p, y), fitted.method)
     assert fitted.improvement == named.improvement
