@@ -47,8 +47,8 @@ _CURVES = (Spline, Isotonic)
 _EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
 # A fit to four fifths of the rows is nearer to the fit to all rows than a fit to half of them is.
 # With many rows both are near enough, and the passes over the rows take long.
-_FOLDS = 5
-_MOST_ROWS_OF_FOLDS = 10_000
+_FIFTHS, _HALVES = 5, 2
+_MOST_ROWS_OF_FIFTHS = 10_000
 # Standard errors by which a method must improve on a simpler one.  Less is enough for Platt's and
 # beta calibration, which have a coefficient or two more than a temperature, and so do little harm
 # where it is right.
@@ -59,10 +59,13 @@ _LINES = (Platt, Beta)
 
 @dataclass(frozen=True)
 class Choice:
-    """Chosen method, its cross-fitted predictions, and a sentence about the candidates."""
+    """Chosen method and a sentence about the candidates.
+
+    `cross_fitted` are its predictions by fits to halves, if these were compared.
+    """
 
     method: RecalibrationMethod
-    cross_fitted: ArraySource
+    cross_fitted: ArraySource | None
     note: str
 
 
@@ -94,7 +97,7 @@ def chosen_method(session: Session) -> Choice:
     left_out: dict[str, str] = {}  # reasons by method
     methods = {kind.name: kind() for kind in _suitable(data)}
     counts = _RowsByLabel.of(session)
-    folds = _FOLDS if counts.labelled <= _MOST_ROWS_OF_FOLDS else 2
+    folds = _FIFTHS if counts.labelled <= _MOST_ROWS_OF_FIFTHS else _HALVES
     too_large = [name for name, method in methods.items() if counts.are_too_few(method)]
     for name, method in methods.items():
         if name in too_large:
@@ -127,7 +130,7 @@ def chosen_method(session: Session) -> Choice:
         note += f"; {name} is no candidate: {reason}"
     if too_large:
         note += f" (too few rows for {', '.join(too_large)})"
-    return Choice(chosen, versions[chosen.name], note)
+    return Choice(chosen, versions[chosen.name] if folds == _HALVES else None, note)
 
 
 def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:

@@ -82,8 +82,8 @@ def recalibrate(
         groups ``conformal`` or ``balance`` adjusts.
     validate : source or bool
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
-        rows is judged by a fit to the other half, which takes two more fits, or each part of the
-        rows by which a method was chosen.  False leaves this out.
+        rows is judged by a fit to the other half, which takes two more fits.  False leaves this
+        out.
 
     Returns
     -------

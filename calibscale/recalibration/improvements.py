@@ -109,15 +109,16 @@ def improvement_of(
         changes = score_changes(before, after, scores)
     else:
         changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
-    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], _judging_rows(after)))
+    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], judged))
 
 
 def improvement_by_cross_fits(
     session: Session, method: RecalibrationMethod, after: ArraySource | None = None
 ) -> Improvement | str:
-    """Improvement for each fold of the rows by the fit to the others, or why there is none.
+    """Improvement for each half of the rows by the fit to the other, or why there is none.
 
-    `after` are the cross-fitted predictions, if they are known.
+    `after` are the predictions that were cross-fitted by halves, if they are known.  Intervals by
+    more folds would be too short: their fits share most rows, which makes their errors alike.
     """
     try:
         after = cross_fitted(session, method) if after is None else after
@@ -162,19 +163,12 @@ def _change_by_clusters(
     return replace(change, low=low, high=high)
 
 
-def _judging_rows(after: ArraySource) -> str:
-    """Rows that judge a fit, in words."""
-    rows = "rows that the fit has not used"
-    if not isinstance(after, _CrossFitted):
-        return rows
-    if len(after.fits) == 2:
-        return f"{rows} (each half of the rows by a fit to the other)"
-    return f"{rows} (each of {len(after.fits)} parts of the rows by a fit to the others)"
-
-
-def _sentence(score: ScoreChange, rows: str) -> str:
+def _sentence(score: ScoreChange, judged: str) -> str:
     """What the change of the first score says, which is infinite at a label of probability 0."""
     noun = IN_WORDS[score.score]
+    rows = "rows that the fit has not used"
+    if judged == "cross_fitted":
+        rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
     if score.before is None and score.after is not None:
         return (
             f"Recalibration makes the {noun} of {rows} finite "

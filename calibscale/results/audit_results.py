@@ -439,7 +439,7 @@ class Improvement(Declared):
     Attributes
     ----------
     judged : {"cross_fitted", "other_rows"}
-        Whether each part of the rows is judged by a fit to the other parts, or other rows are.
+        Whether each half of the rows is judged by a fit to the other half, or other rows are.
     n : int
         Number of rows.
     changes : tuple of ScoreChange

@@ -245,7 +245,7 @@ def test_command__validates_on_other_rows(run, tmp_path):
     stated = json.loads(fit.read_text())["improvement"]
     assert (stated["judged"], stated["n"]) == ("other_rows", 800)
     crossed = run("recalibrate", old, "--json", fit)
-    assert "each of 5 parts of the rows" in " ".join(crossed.out.split())
+    assert "each half of the rows" in " ".join(crossed.out.split())
     judged = run("recalibrate", "--load", fit, "--validate", new, "--json", tmp_path / "new.json")
     assert json.loads((tmp_path / "new.json").read_text())["improvement"] == stated
     assert judged.code == 0

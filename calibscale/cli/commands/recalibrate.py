@@ -89,7 +89,7 @@ def recalibrate(
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
 
     It says whether the fit helps on rows that it has not used: each half of STORE by a fit to the
-    other half (for auto, each fifth of few rows), or the rows of --validate.
+    other half, or the rows of --validate.
 
     \b
     Examples:
