@@ -122,7 +122,7 @@ class HoldOut:
 
 @dataclass(frozen=True)
 class Fold:
-    """One of `count` folds of equal size, drawn by a counter hash of the row numbers.
+    """One of `count` folds of about equal size, drawn by a counter hash of the row numbers.
 
     Two folds of a seed are the rows of ``HoldOut(0.5, seed)`` and all others.
     """
@@ -132,8 +132,12 @@ class Fold:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.count >= 2, "there must be at least 2 folds", self.count)
-        require(0 <= self.number < self.count, "number must be below count", self.number)
+        require(self.count >= 2, "the count of folds must be at least 2", self.count)
+        require(
+            0 <= self.number < self.count,
+            f"the number of a fold must be in 0..{self.count - 1}",
+            self.number,
+        )
 
     def holds(self, rows: Ints) -> Any:
         """Whether each row is in the fold (c,)."""

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit
 
 from calibscale import ECE, KLCE, Brier, evaluate, from_arrays
-from calibscale.data.derived_sources import HoldOut, left_out, part_of
+from calibscale.data.derived_sources import Fold, HoldOut, left_out, part_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic
@@ -159,6 +159,20 @@ def test_part_of__a_part_has_the_rows_in_both_parts(two):
     piece = quarter.part(500, 1500)
     assert left_out(piece) == (~rows[500:1500]).sum()
     assert left_out(recalibrated(quarter, Platt().fit(quarter))) == left_out(quarter)
+
+
+def test_part_of__folds_have_every_row_once(two):
+    folds = [part_of(two_class_source(two), Fold(number, 5, seed=3)) for number in range(5)]
+    assert sum(N - left_out(fold) for fold in folds) == N
+    assert sum(evaluate(fold, [Brier()]).n for fold in folds) == (two["y"] >= 0).sum()
+    (first,) = folds[0].describe()["parts"]
+    assert first == {"number": 0, "count": 5, "seed": 3, "held": True}
+
+
+@pytest.mark.parametrize(("number", "count"), [(0, 1), (-1, 2), (2, 2)])
+def test_fold__needs_two_folds_and_one_of_their_numbers(number, count):
+    with pytest.raises(OptionError, match="must be"):
+        Fold(number, count)
 
 
 def test_part_of__ignores_invalid_rows_of_the_other_part(two):
