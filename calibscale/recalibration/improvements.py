@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import DerivedSource, Fold, part_of
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
@@ -71,13 +72,17 @@ class _CrossFitted(DerivedSource):
 
     def _changed(self, block: Block) -> Block:
         numbers = np.arange(block.start, block.start + len(block.labels))
-        parts = []
+        values: Floats | None = None
         for fold, version in zip(folds_of(len(self.fits)), self._versions, strict=True):
             rows = np.flatnonzero(fold.holds(numbers))
-            if len(rows):
-                parts.append((rows, version._changed(block.take(rows, block.start)).values))
-        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-        return block._replace(values=np.concatenate([values for _, values in parts])[order])
+            if not len(rows):
+                continue
+            changed = version._changed(block.take(rows, block.start)).values
+            if values is None:
+                values = np.empty((len(numbers), *changed.shape[1:]))
+            values[rows] = changed
+        assert values is not None  # every row is in a fold
+        return block._replace(values=values)
 
 
 def folds_of(count: int) -> tuple[Fold, ...]:
