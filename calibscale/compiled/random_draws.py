@@ -178,6 +178,80 @@ def events(seed, rows, p, start, first, out):
                 out[b, i] = p[i] - 1.0 if 0.0 <= v < p[i] else p[i]
 
 
+@inlined()
+def _binomial_table(n, p, table):
+    """Fill a table with relative cumulative probabilities of Bin(n, p), and return lowest and size.
+
+    The ratios of neighbouring probabilities start at the mode.  By Bernstein's inequality, less
+    than 1e-17 lies outside of the table.
+    """
+    mode = min(int((n + 1) * p), n)
+    reach = binomial_reach(n, p)
+    lowest, highest = max(mode - reach, 0), min(mode + reach, n)
+    odds = p / (1.0 - p)
+    table[mode - lowest] = 1.0
+    for k in range(mode, lowest, -1):
+        table[k - 1 - lowest] = table[k - lowest] * k / ((n - k + 1) * odds)
+    for k in range(mode, highest):
+        table[k + 1 - lowest] = table[k - lowest] * ((n - k) * odds) / (k + 1)
+    size = highest - lowest + 1
+    for k in range(1, size):
+        table[k] += table[k - 1]
+    return lowest, size
+
+
+@inlined()
+def binomial_reach(n, p):
+    """Distance from the mode of Bin(n, p) beyond which there is a probability below 1e-17.
+
+    P(|X − np| ≥ t) ≤ 2 exp(−t²/(2(v + t/3))) with v = np(1 − p) [Bernstein 1924].  With
+    L = log(2e17) this is 1e-17 at t = L/3 + √(L²/9 + 2Lv), and the mode is within 1 of np.
+    """
+    return int(13.3 + math.sqrt(176.0 + 79.7 * n * p * (1.0 - p))) + 2
+
+
+@inlined()
+def _rank(table, size, u):
+    """Position of the first number of an increasing table above the share u of the last one."""
+    level = u * table[size - 1]
+    low, high = 0, size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if table[middle] > level:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def mean_events(seed, rows, counts, p, first, out):
+    """Mean residuals δ* = p − k/n of n rows, of which k have an event of probability p.
+
+    The number of events is drawn by inversion of its binomial distribution.
+
+    Axes:
+        rows, counts, p (c,), with positive counts and p in (0, 1)
+        out (B, c), of replicates from number `first`
+    """
+    B = out.shape[0]
+    largest = 0
+    for i in range(p.size):
+        largest = max(largest, 2 * binomial_reach(counts[i], p[i]) + 1)
+    table = np.empty(largest)
+    for i in range(p.size):
+        n = counts[i]
+        lowest, size = _binomial_table(n, p[i], table)
+        # The numbers of replicates come in pairs, see `events`.
+        for j in range(first // 2, (first + B + 1) // 2):
+            a, b = 2 * j - first, 2 * j + 1 - first
+            u, v = uniforms(seed, REPLICATES, rows[i], j)
+            if a >= 0:
+                out[a, i] = p[i] - (lowest + _rank(table, size, u)) / n
+            if b < B:
+                out[b, i] = p[i] - (lowest + _rank(table, size, v)) / n
+
+
 @kernel
 def uniform_pairs(seed, rows, index, out):
     """Pair of uniforms of the replicates 2·index and 2·index + 1 for each row number.

@@ -74,7 +74,9 @@ def calibration_test(
 
     The null hypothesis of strong calibration states that labels are drawn from the predictions.
     Labels drawn from the predictions therefore give the exact null distribution of any statistic,
-    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  With
+    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  Of
+    2^18 quantiles, intervals or sets or more, the events of cells of similar rows are counted, see
+    `calibscale.statistics.condensed_counts`.  With
     `covariates`, or the statistic `KLCE`, it is a test of local calibration.
 
     Parameters
@@ -316,7 +318,8 @@ def _trials(
     if condensed is not None:
         # Without enough condensed rows, all rows are read once more for their signs, after the pass
         # whose progress was reported as the whole.
-        scanned = condensed_run(run, condensed, states.pop(condensed)) or run.reporting(None)
+        by_rows = run.reporting(None), draws
+        scanned, draws = condensed_run(run, draws, condensed, states.pop(condensed)) or by_rows
     count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
     return trials, one_pass
 

@@ -85,7 +85,7 @@ class FeatureSums(PairStatistic):
                 drawn = np.stack([replicate.delta[:, 0] for _, replicate in moved]) * w
             else:
                 drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
-            squares += np.einsum("ij,ij->i", drawn, drawn)
+            squares += replicates.squares(rows, drawn)
             for code, members in self._combinations(codes):
                 out[:, code, 0] += drawn[:, members] @ phi[members]
             return

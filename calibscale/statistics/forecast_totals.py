@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.statistics.response_sums import drawn_residuals
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 CELLS = 2**16  # cells of PIT values, and largest number of rows for which values are stored
@@ -63,6 +64,10 @@ class CoverageTotals(Statistic):
     drawn: ClassVar[tuple[str, ...]] = ("covered",)
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 1)
 
+    @property
+    def countable(self) -> bool:
+        return True
+
     def zero(self, classes: int) -> CoverageState:
         return CoverageState(*(np.zeros(()) for _ in range(6)))
 
@@ -73,8 +78,14 @@ class CoverageTotals(Statistic):
         return added(state, len(w), w.sum(), w @ w, *sums)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
-        covered, _, expected, start = self._rows(chunk)
         w = weights_of(chunk)
+        if chunk.target.claims_event:
+            # The residual of an interval is 1{covered} − coverage, and its draws are those of the
+            # other statistics of a pass.
+            claimed = chunk.target.claimed(chunk.values)
+            sums[0][...] += drawn_residuals(chunk, claimed, replicates) @ w + w @ (1.0 - claimed)
+            return
+        covered, _, expected, start = self._rows(chunk)
         if replicates.null.of_labels:
             for b, u in enumerate(replicates.pit_values(chunk, placed=False)):
                 sums[0][b] += w @ ((start <= u) & (u - start < expected))

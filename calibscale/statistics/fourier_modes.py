@@ -175,7 +175,7 @@ class Modes(PairStatistic):
         max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
         for part, drawn in replicates.some_scalars(self.notion, rows, max_count):
             drawn *= rows.weights
-            squares[part] += np.einsum("ij,ij->i", drawn, drawn)
+            squares[part] += replicates.squares(rows, drawn)
             self._add(residuals[part], points, rows.covariates, drawn)
 
     def _add(self, sums: Complexes, points: Floats, covariates: Floats, strengths: Floats) -> None:

@@ -190,6 +190,10 @@ class Null:
         for delta in self.vectors(rows, first, last):
             yield delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
+    def squares(self, rows: NotionRows, strengths: Floats) -> Floats:
+        """Σw²δ*² of rows (B,), from wδ* of a scalar notion (B, c)."""
+        return np.einsum("ij,ij->i", strengths, strengths)
+
     def residuals(self, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
         """δ* of rows of any notion (n, B, e)."""
         if rows.delta.shape[1] == 1:
@@ -241,6 +245,43 @@ class DrawnLabels(Null):
             kernel_draws.uniform_pairs(np.uint64(self.seed), rows, j, u)
             for b in range(max(first, 2 * j), min(last, 2 * j + 2)):
                 yield u[b % 2]
+
+
+@dataclass(frozen=True)
+class DrawnCounts(DrawnLabels):
+    """Numbers of events drawn for rows that stand for several rows with one claimed probability.
+
+    The number of events k among n rows is binomial.  The residual of a condensed row is the mean
+    p − k/n of the residuals of its rows, and its weight is n.
+
+    Parameters
+    ----------
+    counts : (m,) array of int
+        Number of rows of each condensed row.
+    """
+
+    counts: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False)
+
+    def scalars(
+        self,
+        notion: str,
+        rows: Ints,
+        p: Floats,
+        delta: Floats,
+        first: int,
+        last: int,
+        start: Floats | None = None,
+    ) -> Floats:
+        out = np.empty((last - first, len(rows)))
+        kernel_draws.mean_events(np.uint64(self.seed), rows, self.counts[rows], p, first, out)
+        return out
+
+    def squares(self, rows: NotionRows, strengths: Floats) -> Floats:
+        # k events have δ = p − 1 and n − k rows have δ = p.  With s = Σδ = np − k, the sum of
+        # squares k(1 − p)² + (n − k)p² is np(1 − p) − (1 − 2p)s.
+        p = rows.event_probabilities
+        expected = self.counts[rows.rows] @ (p * (1.0 - p))
+        return expected - strengths @ (1.0 - 2.0 * p)
 
 
 @dataclass(frozen=True)

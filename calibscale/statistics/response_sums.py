@@ -42,6 +42,10 @@ class ResponseSums(Statistic):
     drawn: ClassVar[tuple[str, ...]] = ("responses",)
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 2)
 
+    @property
+    def countable(self) -> bool:
+        return True
+
     def zero(self, classes: int) -> ResponseState:
         return ResponseState(*(np.zeros(()) for _ in range(7)))
 
@@ -64,7 +68,7 @@ class ResponseSums(Statistic):
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
         claimed = chunk.target.claimed(chunk.values)
         w = weights_of(chunk)
-        delta = _drawn(chunk, claimed, replicates)
+        delta = drawn_residuals(chunk, claimed, replicates)
         sums[0][...] += w @ claimed - delta @ w
 
 
@@ -102,7 +106,7 @@ class ResidualMoments(Statistic):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
         claimed = chunk.target.claimed(chunk.values)
-        drawn = _drawn(chunk, claimed, replicates)
+        drawn = drawn_residuals(chunk, claimed, replicates)
         w = weights_of(chunk)
         sums[0][...] += drawn @ w
         # Random signs keep the sizes of residuals, so that w³δ*³ = w³δ²·δ*.
@@ -187,7 +191,7 @@ class ResponsesByCell(Statistic):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
         claimed = chunk.target.claimed(chunk.values)
-        drawn = _drawn(chunk, claimed, replicates) * self.weights(chunk)
+        drawn = drawn_residuals(chunk, claimed, replicates) * self.weights(chunk)
         drawn_sums.add_bins(drawn, self.cells(chunk), sums[0])
 
 
@@ -252,7 +256,7 @@ class ResponseCrossings(ResponsesByCell):
         return np.divide(w, claimed, out=np.zeros_like(w), where=claimed > 0)
 
 
-def _drawn(chunk: OutcomeChunk, claimed: Floats, replicates: Replicates) -> Floats:
+def drawn_residuals(chunk: OutcomeChunk, claimed: Floats, replicates: Replicates) -> Floats:
     """Residuals of the replicates of a null (B, c), drawn once for all statistics of a pass."""
     null = replicates.null
     key = f"residuals of {null!r}: {replicates.first}..{replicates.last}"

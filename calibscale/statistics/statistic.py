@@ -46,6 +46,11 @@ class Statistic(ABC):
         return False
 
     @property
+    def countable(self) -> bool:
+        """Whether sums of drawn events need only the number of events among similar rows."""
+        return self.condensable
+
+    @property
     def kernel_widths(self) -> dict[int, float]:
         """Bandwidth of a kernel on each covariate by its position, and on predictions at −1."""
         return {}
@@ -203,6 +208,10 @@ class Replicates(Statistic):
             indices = slice(low - self.first, high - self.first)
             drawn = self.null.scalars(notion, rows.rows, p, delta, low, high, rows.starts)
             yield indices, drawn
+
+    def squares(self, rows: NotionRows, strengths: Floats) -> Floats:
+        """Σw²δ*² of rows (B,), from wδ* of a scalar notion (B, c)."""
+        return self.null.squares(rows, strengths)
 
     def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
         """Rows of each replicate, of a null that changes predictions."""

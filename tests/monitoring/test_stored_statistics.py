@@ -17,6 +17,7 @@ from calibscale.errors import OptionError
 from calibscale.monitoring.ledger.recipe import decode, encode
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.statistics.bins import MergedCells
+from calibscale.statistics.condensed_counts import CondensedCounts
 from calibscale.statistics.condensed_residuals import CondensedResiduals
 from calibscale.statistics.elementary_sums import ElementarySums
 from calibscale.statistics.feature_sums import LandmarkFeatures
@@ -53,7 +54,8 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
     # jobs refuse estimators by landmarks.  Sums of charts are of one call, and so are moments of
     # rows: windows have intervals from groups of rows.  Pairs have no sums, and jobs refuse them.
-    of_tests = {Replicates, PooledResiduals, MergedCells, CondensedResiduals, ResidualMoments}
+    of_tests = {Replicates, PooledResiduals, MergedCells, ResidualMoments}
+    of_tests |= {CondensedCounts, CondensedResiduals}
     of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, OutcomePairs, RatioSums}
     # Shifts of the class shares are between two sources.
     of_shifts = {LabelWeights, LabelledShiftSums, ShiftSums}

@@ -136,6 +136,7 @@ EXAMPLES = {
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
     "ConcentrationSums": lambda cls: cls(),
+    "CondensedCounts": lambda cls: cls((-0.5, 0.4), (Axis("a", 0, edges=(0.0,)),), 1, (-0.3, 0.2)),
     "CondensedResiduals": lambda cls: cls((-0.5, 0.4), (Axis("a", 0, edges=(0.0,)),), 2),
     "CoverageTotals": lambda cls: cls(0.7),
     "ResponseCrossings": lambda cls: cls((Axis("a", 0, edges=(0.0,)),)),
@@ -316,6 +317,7 @@ OF_QUANTILES = ("RankCounts",)
 OF_FUNCTIONALS = (
     "BalanceSums",
     "ConcentrationSums",
+    "CondensedCounts",
     "CondensedResiduals",
     "ElementarySums",
     "OrderedResponses",

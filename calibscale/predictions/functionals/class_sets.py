@@ -73,6 +73,9 @@ class SetPrediction(IntervalPrediction):
         """Logarithms of 1 + size (c, 1): sets of 1 and 2 differ more than sets of 500 and 501."""
         return np.log1p(values)
 
+    def unembedded(self, points: Floats) -> Floats:
+        return np.expm1(points)
+
     # ---------------------------------------------------------------- the set as a forecast
 
     def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
