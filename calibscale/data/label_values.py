@@ -103,6 +103,8 @@ def _shown(value: Any) -> str:
         return repr(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
+    if isinstance(value, int) or float(value).is_integer():
+        return str(int(value)).replace("-", "\u2212")  # all digits
     return f"{value:g}".replace("-", "\u2212")
 
 

@@ -32,8 +32,19 @@ from calibscale.addresses import (
 from calibscale.atomic_files import aside_of, remove_leftovers
 from calibscale.data.arrays import from_arrays
 from calibscale.data.file_systems import complaints, file_system, is_s3, limited_options
+from calibscale.data.set_outcomes import SetHits, SetSizes
 from calibscale.data.source import ArraySource
+from calibscale.data.zarr_sets import (
+    CLASSES,
+    STARTS,
+    VALUES,
+    ArraySets,
+    CompressedSets,
+    MatrixOfSets,
+    ReadsMembers,
+)
 from calibscale.errors import NotFoundError, StoreError
+from calibscale.predictions.kinds import holds_sets
 from calibscale.signals import undisturbed
 
 # A process that only looks whether a store is being written holds its lock for a moment.
@@ -192,6 +203,11 @@ def open_arrays(
     `described` are parameters of `from_arrays` that are no arrays: ``binary``, ``forecast``,
     ``covariate_names``, …
 
+    With ``forecast="set(coverage=0.9)"``, `predictions` are the sizes of sets (n,), an array (n, K)
+    of booleans or of 0 and 1, or a group with the arrays ``indptr`` (n + 1,) and ``indices`` of a
+    sparse matrix by rows, in which the classes of row i are ``indices[indptr[i]:indptr[i + 1]]``.
+    Of the last two, `labels` are classes, and blocks of rows are read.
+
     Raises
     ------
     StoreError
@@ -225,9 +241,42 @@ def open_arrays(
     places = {
         role: located(path, storage_options or options_of(store)) for role, path in passed.items()
     }
-    arrays: dict[str, Any] = {role: _open_array(place) for role, place in places.items()}
     name = shown_address(store or logits or probabilities or predictions or "")
+    sets = None
+    if "predictions" in places and holds_sets(described.get("forecast")):
+        sets = _open_sets(places["predictions"], name)
+    opened = (role for role in places if sets is None or role != "predictions")
+    arrays: dict[str, Any] = {role: _open_array(places[role]) for role in opened}
+    if sets is not None:
+        rows = ArraySets(sets, arrays["labels"], described.pop("class_names", None), name)
+        arrays |= {"predictions": SetSizes(rows), "labels": SetHits(rows)}
     return from_arrays(**arrays, name=name, **described)
+
+
+def _open_sets(path: str | Path, name: str) -> ReadsMembers | None:
+    """Sets of a matrix or of a group of arrays, or None for an array of sizes."""
+    with zarr_calls(path):
+        try:
+            node = zarr.open(**for_zarr(path), mode="r")
+        except (FileNotFoundError, *_NO_ARRAY) as error:
+            raise NotFoundError(f"{path}: there is no zarr array") from error
+    if isinstance(node, zarr.Array):
+        refuse_objects(node, str(path))
+        return MatrixOfSets(node) if node.ndim == 2 and node.shape[1] > 1 else None
+    with zarr_calls(path):
+        members = set(node.array_keys())
+    if not {STARTS, CLASSES} <= members:
+        raise NotFoundError(
+            f"{path}: sets are an array, or a group with the arrays {STARTS} and {CLASSES}; the "
+            f"group has {', '.join(sorted(members)) or 'no arrays'}"
+        )
+
+    def array(key: str) -> Any:
+        member: Any = node[key]
+        refuse_objects(member, f"{path}: {key}")
+        return member
+
+    return CompressedSets(array, VALUES in members, name)
 
 
 def _inside(store: str | Path, name: str | Path) -> str:

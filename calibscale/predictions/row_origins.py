@@ -31,7 +31,13 @@ class RowOrigins(str):
 
 
 def row_text(row: int, name: str) -> str:
-    """Row and name of a source, or row and name of the file that the row comes from."""
+    """Row and name of a source, or row and name of the file that the row comes from.
+
+    Names of sources of text files have a method `text_of_row`, which tells the line as well.
+    """
+    text_of_row = getattr(name, "text_of_row", None)
+    if text_of_row is not None and (text := text_of_row(row)):
+        return str(text)
     if isinstance(name, RowOrigins) and 0 <= row < name.ends[-1]:
         # The first file that ends after the row.
         k = bisect_right(name.ends, row)

@@ -166,6 +166,63 @@ def test_columns_of_booleans__are_a_matrix(tmp_path):
     assert np.flatnonzero(np.isnan(cs.from_frame(frame, **columns).values[:N])).tolist() == [3]
 
 
+FLAGS = {
+    "numbers": lambda member: member.astype(int),
+    "fractions": lambda member: member.astype(float),
+    "booleans": lambda member: member,
+    "words": lambda member: np.where(member, "Yes", "no"),
+    "texts": lambda member: np.where(member, "True", "False"),
+}
+
+
+def _flags(form):
+    columns = {f"in_{name}": FLAGS[form](MEMBER[:, k]) for k, name in enumerate(NAMES)}
+    return pd.DataFrame({**columns, "y": [NAMES[k] for k in LABELS]})
+
+
+@pytest.mark.parametrize("form", FLAGS)
+def test_columns_of_zeros_and_ones_and_words__are_a_matrix(form, tmp_path):
+    frame, columns = _flags(form), {**COLUMNS, "predictions": "in_"}
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    frame.to_parquet(tmp_path / "sets.parquet", row_group_size=70)
+    frame.to_json(tmp_path / "sets.jsonl", orient="records", lines=True)
+    _check(cs.from_frame(frame, **columns), _source("names"))
+    for name in ("sets.csv", "sets.parquet", "sets.jsonl"):
+        _check(cs.from_file(tmp_path / name, **columns), _source("names"))
+    keys = {"predictions": "in_", "labels": "y"}
+    ingest([tmp_path / "sets.csv"], tmp_path / "s.zarr", keys=keys, forecast=SET)
+    _check(cs.LogitStore.open(tmp_path / "s.zarr").source, _source("names"))
+
+
+@pytest.mark.parametrize(("value", "shown"), [("2", "2"), ("0.5", "0.5"), ("maybe", "'maybe'")])
+def test_columns_of_other_values__are_refused(value, shown, tmp_path):
+    frame = _flags("texts" if shown.startswith("'") else "numbers").astype(object)
+    frame.loc[130, "in_bee hive"] = value if shown.startswith("'") else float(value)
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    columns = {**COLUMNS, "predictions": "in_"}
+    message = f"line 132: 'in_bee hive' is {shown}, not true or false"
+    with pytest.raises(cs.InvalidDataError, match=message) as caught:
+        cs.evaluate(cs.from_file(tmp_path / "sets.csv", **columns), "coverage")
+    assert caught.value.row == 130
+
+
+def test_columns_of_texts__have_missing_sets(tmp_path):
+    frame = _flags("texts").astype(object)
+    frame.loc[[3, 8], ["in_ant", "in_bee hive"]] = None
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    columns = {**COLUMNS, "predictions": "in_"}
+    for source in (cs.from_frame(frame, **columns), cs.from_file(tmp_path / "sets.csv", **columns)):
+        assert np.flatnonzero(np.isnan(np.ravel(source.values[:N]))).tolist() == [3, 8]
+
+
+def test_matrices_of_numbers__are_sets_and_a_column_has_sizes(tmp_path):
+    np.savez(tmp_path / "sets.npz", s=MEMBER.astype(np.int8), y=LABELS)
+    _check(cs.from_file(tmp_path / "sets.npz", **COLUMNS), _source("names"))
+    np.savez(tmp_path / "sizes.npz", s=MEMBER.sum(axis=1)[:, None], y=np.ones(N))
+    sizes = cs.from_file(tmp_path / "sizes.npz", **COLUMNS).values[:N]
+    np.testing.assert_array_equal(np.ravel(sizes), MEMBER.sum(axis=1))
+
+
 TEXTS = {
     "python": str,
     "json": json.dumps,
@@ -408,7 +465,37 @@ def test_invalid_rows__of_later_batches_are_named(sets, label, options, message,
             "row 70: its set has '1' in place of a b",
         ),
         ({"s": [[[0]], [[1]]], "y": [0, 1]}, {}, "'s' has lists of list<item: int64>; sets are"),
-        ({"s": [["a"], [1]], "y": [0, 1]}, {}, "cannot be read as a table"),
+        (
+            {"s": [["a"], [1]], "y": [0, 1]},
+            {},
+            r"row 1: 's' is \[1\], but other sets are lists of na",
+        ),
+        ({"s": [["a"], ["b", 1]], "y": ["a"] * 2}, {}, r"row 1: 's' is \['b', 1\], but"),
+        (
+            {"s": ["b", None, ["a"]], "y": ["a"] * 3},
+            {},
+            "row 0: 's' is 'b', but other",
+        ),
+        (
+            {"s": [[True, False], [1]], "y": [0, 1]},
+            {},
+            r"1: 's' is \[1\], .* lists of booleans",
+        ),
+        (
+            {"s": [[0], [2**63]], "y": [0, 1]},
+            {},
+            r"row 1: 's' is \[9223372036854775808\]",
+        ),
+        (
+            {"s": [[0], [2**62 + 3]], "y": [0, 1]},
+            {},
+            "row 1: its set has the class 46116860184273879",
+        ),
+        (
+            {"s": ["[0]", "[9007199254740993]"], "y": [0, 1]},
+            {},
+            "the class 9007199254740993, not",
+        ),
     ],
 )
 def test_invalid_sets__are_named(table, options, message):
@@ -450,7 +537,7 @@ def test_options__that_do_not_fit_are_errors(table, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([["a"], ["b", 1]], r"line 2: 's' is \['b', 1\], not list"),
+        ([["a"], ["b", 1]], r"line 2: 's' is \['b', 1\], but other sets are lists of na"),
         ([["a"], "ab"], "line 2: 's' is 'ab', but other sets are lists"),
         ([[1], [True]], r"line 2: 's' is \[True\], but other sets are lists of numbers"),
     ],
@@ -460,6 +547,43 @@ def test_lines__of_other_types_are_named(lines, message, tmp_path):
     path.write_text("".join(json.dumps({"s": line, "y": "a"}) + "\n" for line in lines))
     with pytest.raises(cs.InvalidDataError, match=message):
         cs.from_file(path, **COLUMNS)
+
+
+def test_missing_sets_of_text_files__name_the_line(tmp_path):
+    """Line 4 ends the second row, which has a line break in quotes."""
+    (tmp_path / "a.csv").write_text('s,y,t\n[a],a,x\n[b],b,"x\ny"\n')
+    (tmp_path / "b.csv").write_text("s,y,t\n[a],a,x\nNaN,b,x\n")
+    sources = {
+        r"row 1 of .*b\.csv \(line 3\): 's' is missing": tmp_path / "b.csv",
+        r"row 1 of .*b\.csv \(line 3\): 's' is miss": [tmp_path / "a.csv", tmp_path / "b.csv"],
+    }
+    for message, files in sources.items():
+        with pytest.raises(cs.InvalidDataError, match=message):
+            cs.evaluate(cs.from_file(files, **COLUMNS), "coverage")
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "hits"),
+    [
+        ("'[a, b]',NA|[b],b", None, [np.nan, 1]),  # not yet known
+        ("'[a, NA]',NA|[b],b", ["NA", "a", "b"], [1, 1]),
+        ("a;NA,NA|NA,NA|a,a", ["NA", "a"], [1, 1]),
+        ('\'["a", "NA"]\',a|NA,b', None, [1, np.nan]),  # a class in quotes, a missing set
+    ],
+)
+def test_na__means_the_same_in_sets_and_labels(rows, names, hits, tmp_path):
+    lines = [row.replace('"', '""').replace("'", '"') for row in rows.split("|")]
+    (tmp_path / "sets.csv").write_text("\n".join(["s,y", *lines]) + "\n")
+    source = cs.from_file(tmp_path / "sets.csv", class_names=names, **COLUMNS)
+    known = np.isfinite(np.ravel(source.values[:2]))
+    np.testing.assert_array_equal(np.where(known, source.labels[:2], np.nan), hits)
+
+
+def test_na_in_a_set__is_a_missing_class(tmp_path):
+    for written in ('"[a, NA]"', "a|NA"):
+        (tmp_path / "sets.csv").write_text(f"s,y\n[a],a\n{written},b\n")
+        with pytest.raises(cs.InvalidDataError, match="line 3: a class of its set is missing"):
+            cs.from_file(tmp_path / "sets.csv", **COLUMNS)
 
 
 def test_csv__names_the_remedy_for_sets_of_single_classes(tmp_path):

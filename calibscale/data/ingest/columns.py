@@ -121,14 +121,16 @@ def layout_of(
         set_name = ",".join((roles or {}).get("predictions", ())) or keys.get("predictions", "")
         if sets:
             reads_as_sets(reader, set_name)
-            open_reader = partial(_reader_of_sets, open_reader, set_name)
         roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
+        kind, *_ = roles
+        of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
+        if sets:
+            read_as_sets = (set_name,) if of_sets is None else of_sets.read_as_sets
+            open_reader = partial(_reader_of_sets, open_reader, read_as_sets)
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
-        kind, *_ = roles
         _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
-        of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
         for role, names in roles.items():
             for name in names:
                 column, place = columns[name], f"{file}: {role} ({name!r})"
@@ -205,10 +207,11 @@ def layout_of(
         )
 
 
-def _reader_of_sets(open_reader: Callable[[], Reader], name: str) -> Reader:
-    """Reader that returns a column as sets."""
+def _reader_of_sets(open_reader: Callable[[], Reader], names: Sequence[str]) -> Reader:
+    """Reader that returns columns as sets."""
     reader = open_reader()
-    reads_as_sets(reader, name)
+    for name in names:
+        reads_as_sets(reader, name)
     return reader
 
 

@@ -23,9 +23,10 @@ from calibscale.data.ingest.columns import (
     prefixed_columns,
 )
 from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
+from calibscale.data.ingest.mixed_sets import first_mixed
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, reads_as_sets
-from calibscale.data.ingest.set_rows import SetHits, SetRows, SetSizes
+from calibscale.data.ingest.set_rows import FrameSetHits, FrameSets, FrameSetSizes
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded, in_native_order
 from calibscale.data.read_errors import cause_of, reading_frame
@@ -106,11 +107,31 @@ def _held_table(frame: Any) -> Any:
         frame = frame.copy(deep=False)
         for name, kind in frame.dtypes.items():
             if str(kind) == "object":
+                # Arrow has lists, and no frozen sets.
+                if any(isinstance(value, frozenset) for value in frame[name]):
+                    frame[name] = frame[name].map(_as_list)
+                    continue
                 # Objects that stand for missing numbers or texts, or intervals.
                 frame[name] = texts_of_objects(plain(np.asarray(frame[name])))
             elif isinstance(kind, np.dtype) and not kind.isnative:
                 frame[name] = in_native_order(np.asarray(frame[name]))
         return pa.table(frame)
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, frozenset | set) else value
+
+
+def _fault_of_sets(frame: Any, name: str) -> InvalidDataError | None:
+    """Error that names the first set of pandas that is unlike the others, if there is one."""
+    if not hasattr(frame, "iloc"):
+        return None
+    for j, kind in enumerate(frame.dtypes):
+        mixed = first_mixed(frame.iloc[:, j]) if str(kind) == "object" else None
+        if mixed is not None:
+            place = f"{name}, row {mixed.row}: {str(frame.columns[j])!r}"
+            return InvalidDataError(f"{place} is {mixed.fault}", mixed.row)
+    return None
 
 
 class _Stream:
@@ -217,7 +238,7 @@ class _Frame(TableReader):
             try:
                 self.table = _held_table(frame)
             except Exception as error:
-                failure = InvalidDataError(
+                failure = _fault_of_sets(frame, name) or InvalidDataError(
                     f"{name}: it cannot be read as a table ({cause_of(error)}); pass only the "
                     "columns needed"
                 )
@@ -365,8 +386,8 @@ def from_frame(
         that `from_arrays` states, or a prefix as above.  For ``set(coverage=0.9)``: one column of
         the set of each row, as a list of names or positions of classes, a list of a boolean for
         each class, or a text such as ``['cat', 'dog']`` or ``cat|dog``, columns of a boolean for
-        each class, or one column of the sizes of the sets.  A null is a missing set, and an empty
-        list or text is an empty one.
+        each class (true or false, 1 or 0), or one column of the sizes of the sets.  A null is a
+        missing set, and an empty list or text is an empty one.
     forecast : str or Forecast, optional
         Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
         ``quantiles`` alone has the levels that the names of the columns state, such as ``q_0.05``
@@ -492,8 +513,8 @@ def from_frame(
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
     if layout.sets is not None:
-        rows = SetRows(reader, layout.sets, class_names, reader.table.num_rows, name)
-        columns = {kind: SetSizes(rows), "labels": SetHits(rows)}
+        rows = FrameSets(reader, layout.sets, class_names, reader.table.num_rows, name)
+        columns = {kind: FrameSetSizes(rows), "labels": FrameSetHits(rows)}
     for role, names in roles.items():
         if role in columns:
             continue

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.array_types import Floats
 from calibscale.data.ingest import set_texts
 from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
-from calibscale.data.label_values import LabelValues
-from calibscale.data.missing import as_floats
+from calibscale.data.label_values import WORDS, LabelValues, key_of
+from calibscale.data.missing import as_floats, is_missing, is_missing_number
 from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
+from calibscale.data.set_outcomes import SetOutcomes
+from calibscale.errors import InvalidDataError
 
 SIZES_HAVE_NO_NAMES = "class_names= (--class-names) is for columns of sets, and not for their sizes"
+_FLAGS = {**WORDS, "0": 0, "1": 1}  # texts of booleans by their keys
 _FIRST_ROWS = 64  # rows read at a time to describe a column
-
-
-class SetOutcomes(NamedTuple):
-    """Size of each set, and 1 where the label is in it, 0 where not, or NaN where unknown."""
-
-    sizes: Floats
-    hits: Floats
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,8 @@ class SetColumns:
     """Columns of a table with the set of each row, and the column of their labels.
 
     One column has lists of classes, lists of a boolean for each class, or texts such as
-    ``['cat', 'dog']``.  Several columns have a boolean for each class.
+    ``['cat', 'dog']``.  Several columns have a boolean for each class, as booleans, as the numbers
+    0 and 1, or as texts such as ``True``.
 
     Attributes
     ----------
@@ -45,6 +41,7 @@ class SetColumns:
         Whether the labels are numbers.
     numeric_texts : bool
         Whether all classes in the first of the sets that are texts are numbers.
+    texts : names of the columns that have booleans as texts
     """
 
     names: tuple[str, ...]
@@ -53,6 +50,12 @@ class SetColumns:
     n_classes: int | None = None
     width: int = 1
     numeric_texts: bool = False
+    texts: tuple[str, ...] = ()
+
+    @property
+    def read_as_sets(self) -> tuple[str, ...]:
+        """Names of the columns that a reader has to return as sets or texts."""
+        return self.names if len(self.names) == 1 else self.texts
 
     def outcomes(self, file: str, part: InputPart, named: LabelValues | None = None) -> SetOutcomes:
         """Sizes and hits of the rows of a part of a file, with the names of classes, if known.
@@ -65,6 +68,11 @@ class SetColumns:
 
         place = _places(file, part)
         labels = as_floats(part.columns[self.labels])
+        if labels.dtype.kind == "O" and self._are_texts(part):
+            # A text means the same beside sets that are texts as inside of them.
+            missing = set_texts.missing_texts(() if named is None else named.exact)
+            labels = labels.copy()
+            labels[[label in missing for label in labels.tolist()]] = None
         members = self._members(part, labels, named, place)
         if labels.dtype.kind == "b" and named is None:
             labels = labels.astype(np.int64)  # of two classes
@@ -82,7 +90,7 @@ class SetColumns:
         column = columns[0]
         if isinstance(column, Members):
             members = column
-        elif column.dtype.kind == "O" and len(columns) == 1:
+        elif self._are_texts(part):
             members = set_texts.of_texts(
                 column.tolist(),
                 place,
@@ -92,8 +100,36 @@ class SetColumns:
                 class_names={} if named is None else named.exact,
             )
         else:
-            return _of_flags(column if column.ndim > 1 else np.column_stack(columns))
+            return self._of_flags(columns, place, part.start)
         return with_columns(members, place, part.start, self.n_classes)
+
+    def _are_texts(self, part: InputPart) -> bool:
+        """Whether sets are texts of a list."""
+        column = part.columns[self.names[0]]
+        return len(self.names) == 1 and isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+    def _of_flags(self, columns: list[NDArray[Any]], place: Place, first: int) -> Members:
+        """Members of rows with a boolean for each class, without a set where one is missing."""
+        if columns[0].ndim > 1:
+            values = as_floats(columns[0])
+            names = self.names * values.shape[1]
+        else:
+            values, names = np.column_stack([_as_flags(column) for column in columns]), self.names
+        if values.dtype.kind == "b":
+            return of_matrix(values)
+        absent = np.isnan(values).any(axis=1)
+        wrong = np.argwhere((values != 0) & (values != 1) & ~np.isnan(values))
+        if len(wrong):
+            i, k = wrong[0]
+            shown = columns[0][i, k] if columns[0].ndim > 1 else columns[k][i]
+            shown = repr(shown) if isinstance(shown, str) else f"{shown:g}"
+            raise InvalidDataError(
+                f"{place(first + int(i))}: {names[k]!r} is {shown:.60}, not true or false (1 or "
+                "0): several columns say of each class whether the set has it",
+                first + int(i),
+            )
+        present = of_matrix((values > 0) & ~absent[:, None])
+        return Members(present.starts, present.values, present.n_classes, absent)
 
     def _are_numbers(self, labels: NDArray[Any], named: LabelValues | None) -> bool:
         """Whether texts that are numbers are numbers and no names of classes.
@@ -121,15 +157,22 @@ def reads_as_sets(reader: Reader, name: str) -> bool:
 
 def sets_in(reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
     """Description of the columns of predictions if they hold sets, or None if they hold sizes."""
-    columns = [reader.column(name) for name in names]
     sets = SetColumns(names, labels, reader.column(labels).dtype.kind in "fiub")
     if len(names) == 1 and reads_as_sets(reader, names[0]):
         return _described(sets, reader)
-    # A single column of booleans has sizes of 0 and 1.
+    columns = [reader.column(name) for name in names]
     count = sum(int(np.prod(column.shape)) for column in columns)
-    if all(column.dtype.kind == "b" for column in columns) and (columns[0].shape or count > 1):
-        return replace(sets, n_classes=count, width=count)
-    return None
+    # A single column of numbers or booleans has sizes of sets.
+    if len(names) == 1 and count <= 1 and not (columns[0].shape and columns[0].dtype.kind == "b"):
+        return None
+    are_lists = len(names) > 1 and any(column.shape or column.time for column in columns)
+    if are_lists or not all(column.dtype.kind in "fiubOU" for column in columns):
+        return None
+    in_texts = [column.dtype.kind in "OU" for column in columns]
+    texts = tuple(name for name, is_text in zip(names, in_texts, strict=True) if is_text)
+    if not all(reads_as_sets(reader, name) for name in texts):
+        return None
+    return replace(sets, n_classes=count, width=count, texts=texts)
 
 
 def _described(sets: SetColumns, reader: Reader) -> SetColumns:
@@ -153,11 +196,17 @@ def _places(file: str, part: InputPart) -> Place:
     return lambda row: place_of_row(file, part, row - part.start)
 
 
-def _of_flags(is_member: NDArray[Any]) -> Members:
-    """Members of rows with a boolean for each class.  A row with a missing boolean has no set."""
-    values = as_floats(is_member)
-    if values.dtype.kind == "b":
-        return of_matrix(values)
-    absent = np.isnan(values).any(axis=1)
-    present = of_matrix((values > 0) & ~absent[:, None])
-    return Members(present.starts, present.values, present.n_classes, absent)
+def _as_flags(column: NDArray[Any]) -> NDArray[Any]:
+    """Booleans of a column (n,), or numbers with NaN where they are missing.
+
+    Texts such as ``True`` and ``no`` are booleans.  Other texts become ∞, which is no boolean.
+    """
+    values = as_floats(column)
+    if values.dtype.kind != "O":
+        return values
+    numbers = {}
+    for text in set(values.tolist()):
+        key = key_of(text)
+        is_absent = is_missing(text) or is_missing_number(str(text))
+        numbers[text] = np.nan if is_absent else _FLAGS.get(key, np.inf)
+    return np.array([numbers[text] for text in values.tolist()], np.float64)

@@ -18,7 +18,7 @@ from calibscale.errors import InvalidDataError
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _SEPARATORS = ("|", ";")  # between classes that are not in brackets
 # Texts for missing values as programs write them.  In other capitals they may be classes.
-_MISSING = frozenset(("None", "null", "NULL", "nan", "NaN", "NA", "N/A", "<NA>"))
+MISSING = frozenset(("None", "null", "NULL", "nan", "NaN", "NA", "N/A", "<NA>"))
 _QUOTED = r"""("(?:[^"\\]|\\.|"")*"|'(?:[^'\\]|\\.|'')*')"""
 # Wrapped numbers and texts, as NumPy 2 prints them in lists.  A text in quotes comes first, because
 # what is inside is part of a name.
@@ -52,7 +52,8 @@ def of_texts(
 
     Classes are in brackets, ``[3, 17]``, ``['cat', 'dog']``, ``{cat,dog}`` or ``[3 17]``, or else
     separated by ``|`` or ``;``.  An empty text is an empty set.  None, and texts such as ``NaN``
-    that are no `class_names`, are absent sets.
+    and ``NA`` that are no `class_names`, are absent sets.  In a set without quotes they are missing
+    classes.
 
     Parameters
     ----------
@@ -77,11 +78,12 @@ def of_texts(
     """
     # Sets are repeated in most data, so that each text is read once.
     parsed: dict[str, list[str | None] | None] = {}
+    missing = missing_texts(class_names)
     for i, text in enumerate(texts):
         if text is None or text in parsed:
             continue
         try:
-            parsed[text] = [text] if text in class_names else _classes_in(text.strip())
+            parsed[text] = [text] if text in class_names else _classes_in(text.strip(), missing)
         except ValueError as error:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
             message = f"{place(first + i)}: its set is {shown!r}, {error}"
@@ -97,6 +99,8 @@ def of_texts(
     elif as_numbers:
         with suppress(TypeError, ValueError):  # the classes are names
             values = np.array([_number(name) for name in flat], np.float64)
+        if values.dtype == np.float64:
+            _refuse_large(values, flat, sizes, place, first)
     return of_sizes(sizes, plain(values), absent if absent.any() else None)
 
 
@@ -118,7 +122,7 @@ def form_of(texts: Sequence[str | None]) -> SetForm:
     in_brackets = True
     for text in texts:
         with suppress(ValueError):
-            classes = _classes_in(text.strip()) if text else None
+            classes = _classes_in(text.strip(), MISSING) if text else None
             if text and classes:
                 sets.append(classes)
                 in_brackets &= text.strip()[0] in _BRACKETS
@@ -132,7 +136,12 @@ def form_of(texts: Sequence[str | None]) -> SetForm:
     )
 
 
-def _classes_in(text: str) -> list[str | None] | None:
+def missing_texts(class_names: Container[str] = ()) -> frozenset[str]:
+    """Texts that mean a missing value, because they are no names of classes."""
+    return frozenset(text for text in MISSING if text not in class_names)
+
+
+def _classes_in(text: str, missing: frozenset[str]) -> list[str | None] | None:
     """Classes of a set, None in place of a missing class, or None for an absent set.
 
     A ValueError has the rest of a sentence about the text.
@@ -145,14 +154,15 @@ def _classes_in(text: str) -> list[str | None] | None:
     if opening in _BRACKETS:
         if text[-1] != _BRACKETS[opening]:
             raise ValueError(f"which has no {_BRACKETS[opening]} at its end")
-        return _in_brackets(_WRAPPED.sub(_without_call, text[1:-1]).strip())
-    if text in _MISSING:
+        return _in_brackets(_WRAPPED.sub(_without_call, text[1:-1]).strip(), missing)
+    if text in missing:
         return None
     separators = [sign for sign in _SEPARATORS if sign in text]
     if len(separators) == 2:
         raise ValueError("which has both | and ;: separate its classes with one of them")
     if separators:
-        return [_unquoted(name.strip()) or None for name in text.split(separators[0])]
+        names = [name.strip() for name in text.split(separators[0])]
+        return [None if name in missing else _unquoted(name) or None for name in names]
     # A class that is known may have a comma, and other texts may be several classes.
     if "," in text:
         raise ValueError("which has a comma: separate classes with | or ;, or write ['a', 'b']")
@@ -165,12 +175,12 @@ def _without_call(match: re.Match[str]) -> str:
     return in_quotes or argument.strip()
 
 
-def _in_brackets(text: str) -> list[str | None]:
+def _in_brackets(text: str, missing: frozenset[str]) -> list[str | None]:
     """Classes of a text without its brackets."""
     if not text:
         return []
     if '"' in text or "'" in text:
-        return _with_quotes(text)
+        return _with_quotes(text, missing)
     _refuse_shortened(text)
     if not set("[]{}").isdisjoint(text):
         raise ValueError("which has brackets inside brackets: write ['a', 'b']")
@@ -181,10 +191,10 @@ def _in_brackets(text: str) -> list[str | None]:
         words = text.split()
         printed = all(is_number(word) or word.lower() in _FLAGS for word in words)
         names = words if printed else [text]
-    return [None if not name or name in _MISSING else name for name in names]
+    return [None if not name or name in missing else name for name in names]
 
 
-def _with_quotes(text: str) -> list[str | None]:
+def _with_quotes(text: str, missing: frozenset[str]) -> list[str | None]:
     """Classes of a text in which some are in quotes."""
     names: list[str | None] = []
     position = 0
@@ -196,7 +206,7 @@ def _with_quotes(text: str) -> list[str | None]:
         if quoted is None:
             _refuse_shortened(name)
             name = name.strip()
-            names.append(None if name in _MISSING else name)
+            names.append(None if name in missing else name)
         else:
             names.append(_unquoted(quoted))
         position = member.end()
@@ -232,6 +242,18 @@ def _number(text: str | None) -> float:
     if not text.isascii() or "_" in text:
         raise ValueError(f"{text!r} is no number")
     return float(text)
+
+
+def _refuse_large(
+    values: np.ndarray, texts: Sequence[str | None], sizes: np.ndarray, place: Place, first: int
+) -> None:
+    """Raise an InvalidDataError for a number that is rounded when it is read, with its text."""
+    large = np.abs(values) >= 2**53
+    if large.any():
+        i = int(np.argmax(large))
+        row = first + int(np.searchsorted(np.cumsum(sizes), i, side="right"))
+        message = f"{place(row)}: its set has the class {texts[i]}, not an integer 0..K−1"
+        raise InvalidDataError(message, row)
 
 
 def is_number(text: str) -> bool:

@@ -21,6 +21,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
 from calibscale.data.ingest.shard_files import file_keys, from_shards
+from calibscale.data.ingest.text_origins import TextOrigins
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
 from calibscale.data.source import KINDS, ArraySource
@@ -149,7 +150,8 @@ def from_file(
     from calibscale.data.ingest.table_copies import copied_source
 
     with _naming_options():
-        return copied_source(paths, keys, str(path), storage_options, options)
+        copied_name = TextOrigins.of(str(path), files, keys)
+        return copied_source(paths, keys, copied_name, storage_options, options)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.ingest.csv_dialects import decimal_of, delimiter_of, exchanged, opened_text
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.mixed_sets import first_mixed
 from calibscale.data.ingest.readers import BATCH_BYTES, TEXT, InputColumn, InputPart, TableReader
 from calibscale.data.ingest.row_bounds import ROW_BYTES, RowBounds
 from calibscale.data.missing import is_missing, is_missing_number, texts_of
@@ -354,21 +355,16 @@ class JsonLinesFile(TableReader):
             raise
 
     def _check_lists(self, name: str, values: list[Any], lines: Sequence[int]) -> None:
-        """Refuse sets that Arrow would convert: texts to their letters, and booleans to numbers."""
+        """Refuse sets that Arrow would convert or refuse in its own words."""
         import pyarrow as pa
 
-        of_numbers = self.type_of(name).value_type == pa.float64()
-        for line, value in zip(lines, values, strict=True):
-            if isinstance(value, list):
-                wrong = of_numbers and any(isinstance(member, bool) for member in value)
-            else:
-                wrong = value is not None
-            if wrong:
-                nouns = "lists of numbers" if of_numbers else "lists"
-                raise InvalidDataError(
-                    f"{self._file}, line {line}: {name!r} is {value!r:.60}, but other sets are "
-                    f"{nouns}"
-                )
+        # The first lists decide about the type of all.
+        example: Any = {pa.bool_(): True, pa.string(): "a"}.get(self.type_of(name).value_type, 0)
+        mixed = first_mixed([[example], *values])
+        if mixed is not None:
+            raise InvalidDataError(
+                f"{self._file}, line {lines[mixed.row - 1]}: {name!r} is {mixed.fault}"
+            )
 
 
 def _values_of(rows: Iterable[dict[str, Any]], name: str) -> list[Any]:
