@@ -170,6 +170,19 @@ CALLS = (
         Row(
             "means",
             "model-diagnostics",
+            f"decompose(y, p, scoring_function={score})[{part!r}][0]",
+            f'{factor}f("{part}", "{forecast}")',
+        )
+        for score, factor, forecast in (
+            ("PinballLoss(level=0.7)", "", "quantile(level=0.7)"),
+            ("HomogeneousExpectileScore(level=0.7)", "2 * ", "expectile(level=0.7)"),
+        )
+        for part in ("miscalibration", "discrimination", "uncertainty")
+    ),
+    *(
+        Row(
+            "means",
+            "model-diagnostics",
             f'ElementaryScore({ETA}, functional="{name}", level=0.7)(y, p)',
             f'e({ETA}, "{forecast}")',
         )
@@ -270,8 +283,8 @@ def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
 def _functions(p: Any, y: Any) -> dict[str, Any]:
     """Functions of the calls of calibscale.
 
-    They are `v` of outcomes, `d` of parts of scores, `e` of elementary scores, `g` of Gini indices
-    of events, and `s` of sets.
+    They are `v` of outcomes, `d` and `f` of parts of scores of means and of other functionals, `e`
+    of elementary scores, `g` of Gini indices of events, and `s` of sets.
     """
     import calibscale as cs
 
@@ -283,7 +296,14 @@ def _functions(p: Any, y: Any) -> dict[str, Any]:
 
     def of_decomposition(part: str, power: float) -> float:
         source = cs.from_arrays(predictions=p, forecast="mean", labels=y)
-        (estimate,) = cs.evaluate(source, cs.Decomposition(power)).estimates
+        return part_of(source, cs.Decomposition(power), part)
+
+    def of_functional(part: str, forecast: str) -> float:
+        source = cs.from_arrays(predictions=p, forecast=forecast, labels=y)
+        return part_of(source, cs.Decomposition(), part)
+
+    def part_of(source: Any, decomposition: Any, part: str) -> float:
+        (estimate,) = cs.evaluate(source, decomposition).estimates
         return estimate.value if part == "miscalibration" else estimate.details[part]
 
     def of_threshold(threshold: float, forecast: str) -> float:
@@ -300,6 +320,7 @@ def _functions(p: Any, y: Any) -> dict[str, Any]:
     return {
         "v": of_outcomes,
         "d": of_decomposition,
+        "f": of_functional,
         "e": of_threshold,
         "g": of_concentration,
         "s": of_sets,
