@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -29,6 +29,11 @@ from calibscale.inference.monte_carlo import (
 )
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
+from calibscale.inference.residual_skewness import (
+    MEAN_RESIDUALS,
+    correct_skewness,
+    corrects_skewness,
+)
 from calibscale.inference.testable import for_test
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
@@ -298,7 +303,8 @@ class _Reader:
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
             duels = None if duels is None else replace(duels, clusters=counts)
         defaults = self._default_tests()
-        batch = self._batch(defaults)
+        moments = self._moments_of_skewness()
+        batch = self._batch([*defaults, *moments])
         drawn = self._replicates(batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         further: list[Statistic] = [
@@ -308,8 +314,9 @@ class _Reader:
             CERTAIN,
             *self.run.cluster_sums,
         ]
-        further += [s for e in defaults for s in e.needs]
-        further += replicates_of(defaults, self.recipe.null(self.day), 0, batch).values()
+        beside_recipe = [*defaults, *moments]
+        further += [s for e in beside_recipe for s in e.needs]
+        further += replicates_of(beside_recipe, self.recipe.null(self.day), 0, batch).values()
         if duels is not None:
             further.append(duels)
         for e in self.recipe.estimators:
@@ -338,7 +345,7 @@ class _Reader:
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         tested = [*self.recipe.under_test, *defaults]
-        tests = self._tests(tested, merged | states, batch, certain, clusters)
+        tests = self._tests(tested, moments, merged | states, batch, certain, clusters)
         # Default tests are about the day alone.  Windows have only the tests of the recipe.
         first_default = len(tests) - len(defaults)
         tests, of_defaults = tests[:first_default], tests[first_default:]
@@ -433,6 +440,17 @@ class _Reader:
         bound = (test.bind(profile) for test in default_tests(self.run))
         return [for_test(test, profile) for test in bound]
 
+    def _moments_of_skewness(self) -> tuple[BoundEstimator, ...]:
+        """Tests by which the others are corrected for skewed residuals, none without random signs.
+
+        The ledger keeps no states of them, so that the tests of windows have no correction.
+        """
+        recipe = self.recipe
+        if not recipe.replicates:
+            return ()
+        is_corrected = corrects_skewness(recipe.null(self.day), self.run.rules.target)
+        return MEAN_RESIDUALS if is_corrected else ()
+
     def _replicates(self, batch: int) -> dict[Statistic, Replicates]:
         """Replicates of the tests of the job that the pass draws beside the day's values."""
         recipe = self.recipe
@@ -452,18 +470,24 @@ class _Reader:
     def _tests(
         self,
         estimators: Iterable[BoundEstimator],
+        moments: Sequence[BoundEstimator],
         states: States,
         batch: int,
         certain: int,
         clusters: Clusters | None,
     ) -> list[TestResult]:
+        """Results of tests, corrected for skewed residuals if there are `moments`."""
         if not batch:
             return []
         null = self.recipe.null(self.day)
         with one_thread():
-            unclustered = [trial_of(e, None, states) for e in estimators]
+            unclustered = [trial_of(e, None, states) for e in (*estimators, *moments)]
             trials = [refused(trial, clusters) for trial in unclustered]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
+        if moments:
+            *trials, mean, symmetric_mean = trials
+            with one_thread():
+                correct_skewness(trials, mean, symmetric_mean)
         return [trial.result(null.name, null.seed, certain) for trial in trials]
 
     def _groups(self, wagers: tuple[BettingEProcess, ...]) -> dict[GroupKey | None, Record]:

@@ -8,6 +8,7 @@ import pytest
 import calibscale as cs
 from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.night import night
+from calibscale.statistics.null_distributions import RandomSigns
 from tests.support.ten_nights import write_job
 
 JOB = """
@@ -56,6 +57,31 @@ def test_nights__add_days_of_means_and_test_them(tmp_path):
     p_values = [result.calibration.p_value for result in (calibrated, wrong)]
     assert p_values[0] > 0.05 > p_values[1]
     assert "the mean outcome is" in wrong.calibration.finding
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keep", ["", "keep = true"])
+def test_tests_of_a_day__are_corrected_for_skewness(tmp_path, keep):
+    """Few outcomes of a lognormal law, whose correction changes each p-value."""
+    job = write_job(tmp_path, JOB + keep)
+    rng = np.random.default_rng(1)
+    mean = rng.gamma(2.0, 1.0, 60)
+    outcomes = mean * rng.lognormal(-0.5, 1.0, 60)
+    store = cs.LogitStore.create(tmp_path / f"{DAYS[0]}.zarr", forecast="mean")
+    with store.writer() as writer:
+        writer.append(mean, outcomes)
+    result = night(job, DAYS[0])
+    (test,) = result.windows[0].tests
+    source = cs.from_arrays(predictions=mean, forecast="mean", labels=outcomes)
+    options = {"null": RandomSigns(test.seed), "n_replicates": 99}
+    corrected = cs.calibration_test(source, **options)
+    plain = cs.calibration_test(source, stop_after=99, **options)
+    assert test.p_value == corrected["mean_score"].p_value
+    of_day = {entry.test.statistic: entry.test.p_value for entry in result.calibration.tests}
+    for name in ("mean_score", "smooth_test", "residual_scan"):
+        assert of_day[name] == corrected[name].p_value
+    changed = [of_day[name] != plain[name].p_value for name in of_day if name != "kce"]
+    assert any(changed)
 
 
 INTERVALS = """
