@@ -242,9 +242,8 @@ def open_arrays(
         role: located(path, storage_options or options_of(store)) for role, path in passed.items()
     }
     name = shown_address(store or logits or probabilities or predictions or "")
-    sets = None
-    if "predictions" in places and holds_sets(described.get("forecast")):
-        sets = _open_sets(places["predictions"], name)
+    may_be_sets = "predictions" in places and holds_sets(described.get("forecast"))
+    sets = _open_sets(places["predictions"], name) if may_be_sets else None
     opened = (role for role in places if sets is None or role != "predictions")
     arrays: dict[str, Any] = {role: _open_array(places[role]) for role in opened}
     if sets is not None:

@@ -12,7 +12,7 @@ from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.statistics.condensed_cells import CondensedCells
 
 
-class CountState(NamedTuple):
+class CondensedCountState(NamedTuple):
     """Number of rows of cells, and number, prediction and covariates of the first row of each.
 
     Fields are (C,), but predictions are (C, 2) and covariates (C, A) in the order of the axes.  A
@@ -52,13 +52,13 @@ class CondensedCounts(CondensedCells):
             cells += by_start * (self.count // (len(self.starts) + 1))
         return cells
 
-    def zero(self, classes: int) -> CountState:
+    def zero(self, classes: int) -> CondensedCountState:
         count = self.count
         first = np.full(count, np.inf)
         covariates = np.zeros((count, len(self.axes)))
-        return CountState(np.zeros(count), first, np.zeros((count, 2)), covariates)
+        return CondensedCountState(np.zeros(count), first, np.zeros((count, 2)), covariates)
 
-    def accumulate(self, state: CountState, chunk: Any) -> CountState:
+    def accumulate(self, state: CondensedCountState, chunk: Any) -> CondensedCountState:
         cells = self.cells(chunk, chunk.target.ordered_by(chunk.values))
         state.rows[...] += np.bincount(cells, minlength=self.count)
         rows = chunk.rows.astype(np.float64)
@@ -70,18 +70,18 @@ class CondensedCounts(CondensedCells):
             state.covariates[cells[leads], a] = chunk.covariates[leads, axis.position]
         return state
 
-    def merge(self, a: CountState, b: CountState) -> CountState:
+    def merge(self, a: CondensedCountState, b: CondensedCountState) -> CondensedCountState:
         a.rows[...] += b.rows
         earlier = b.first < a.first
         for total, other in zip(a[1:], b[1:], strict=True):
             total[earlier] = other[earlier]
         return a
 
-    def has_enough(self, state: CountState) -> bool:
+    def has_enough(self, state: CondensedCountState) -> bool:
         """Whether cells tell rows apart: a cell of open intervals would have any finite ends."""
         return bool(np.isfinite(state.predictions).all())
 
-    def condensed(self, state: CountState) -> tuple[Floats, Ints, Floats]:
+    def condensed(self, state: CondensedCountState) -> tuple[Floats, Ints, Floats]:
         """Predictions (m, 2), numbers of rows (m,) and covariates (m, A) of the occupied cells."""
         occupied = np.flatnonzero(state.rows)
         counts = state.rows[occupied].astype(np.int64)
