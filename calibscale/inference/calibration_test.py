@@ -74,10 +74,10 @@ def calibration_test(
 
     The null hypothesis of strong calibration states that labels are drawn from the predictions.
     Labels drawn from the predictions therefore give the exact null distribution of any statistic,
-    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  Of
-    2^18 quantiles, intervals or sets or more, the events of cells of similar rows are counted, see
-    `calibscale.statistics.condensed_counts`.  With
-    `covariates`, or the statistic `KLCE`, it is a test of local calibration.
+    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  With
+    `covariates`, or the statistic `KLCE`, it is a test of local calibration.  For 2^18 or more
+    quantiles, intervals or sets, the numbers of events of cells of similar rows are drawn instead
+    of the events of the rows, see `calibscale.statistics.condensed_counts`.
 
     Parameters
     ----------
