@@ -95,7 +95,8 @@ _ARRAYS = (
         "--predictions",
         metavar="PATH",
         help="Path of a zarr array, or columns of a table, of predictive distributions (with "
-        "--forecast, instead of --logits).  Sets are one column of lists.",
+        "--forecast, instead of --logits).  Sets are one column of lists, a column of booleans for "
+        "each class, or a zarr array or group.",
     ),
     forecast_option,
     event_option,

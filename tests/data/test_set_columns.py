@@ -539,6 +539,8 @@ def test_options__that_do_not_fit_are_errors(table, options, message, tmp_path):
     [
         ([["a"], ["b", 1]], r"line 2: 's' is \['b', 1\], but other sets are lists of na"),
         ([["a"], "ab"], "line 2: 's' is 'ab', but other sets are lists"),
+        (["a|b", "a", 3], "line 3: 's' is 3, but earlier lines have 'a.b'; write values of one"),
+        (["a", True], "line 2: 's' is True, but earlier lines have 'a'"),
         ([[1], [True]], r"line 2: 's' is \[True\], but other sets are lists of numbers"),
     ],
 )

@@ -291,12 +291,26 @@ class JsonLinesFile(TableReader):
         try:
             kind = pa.array(values).type
         except (pa.ArrowException, OverflowError) as error:
-            fault = f"{self._file}: {name!r} has values of several types ({error})"
-            raise InvalidDataError(fault) from error
+            raise self._fault_of_types(name, error) from error
         # Later rows may have fractions, or no number.
         if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
+
+    def _fault_of_types(self, name: str, error: Exception) -> InvalidDataError:
+        """Error that names the first line with a value of another type than the first value."""
+        first: Any = None
+        for line, row in self._objects():
+            value = row.get(name)
+            if is_missing(value) or isinstance(value, list):
+                continue
+            first = value if first is None else first
+            if any(isinstance(value, kind) != isinstance(first, kind) for kind in (str, bool)):
+                return InvalidDataError(
+                    f"{self._file}, line {line}: {name!r} is {value!r:.60}, but earlier lines have "
+                    f"{first!r:.60}; write values of one type"
+                )
+        return InvalidDataError(f"{self._file}: {name!r} has values of several types ({error})")
 
     def _objects(self, bounds: RowBounds | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         return json_objects(self._file, bounds)
