@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.arrow_values import numpy_of
 from calibscale.data.time_columns import without_zone
 
 # Texts that mean a missing number in files of text, in lower case.
@@ -229,16 +230,17 @@ def of_arrow(array: Any) -> NDArray[Any]:
     Booleans become numbers if some are missing.
     """
     import pyarrow as pa
-    from pyarrow import compute
 
     if pa.types.is_boolean(array.type) and array.null_count:
         array = array.cast(pa.int8())
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        from pyarrow import compute  # slow to import
+
         # Texts of blanks are missing, as empty cells of files are.
         blank = compute.equal(compute.utf8_trim_whitespace(array), "")
         if compute.any(blank).as_py():
             array = compute.if_else(blank, pa.scalar(None, array.type), array)
-    return array.to_numpy(zero_copy_only=False)
+    return numpy_of(array)
 
 
 def texts_of(cells: Sequence[str | None]) -> NDArray[Any]:

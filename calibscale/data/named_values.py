@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
+from calibscale.data.arrow_values import numpy_of
 from calibscale.data.missing import is_missing, plain
 from calibscale.data.time_columns import (
     kind_of_type,
@@ -210,7 +211,7 @@ def _plain_column(column: Any) -> NDArray[Any]:
         import pyarrow as pa
 
         arrow = pa.chunked_array(column).combine_chunks()
-        return plain(without_zone(arrow).to_numpy(zero_copy_only=False))
+        return plain(numpy_of(without_zone(arrow)))
     return as_numpy(column, "a column of the covariates")
 
 

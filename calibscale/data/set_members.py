@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
+from calibscale.data.arrow_values import numpy_of
 from calibscale.data.label_values import LabelValues, distinct_values, named_labels
 from calibscale.data.missing import is_missing, of_arrow, plain_arrow
 from calibscale.errors import InvalidDataError, OptionError
@@ -70,8 +71,8 @@ def of_arrow_lists(column: Any) -> Members:
     """
     from pyarrow import compute
 
-    lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    absent = ~column.is_valid().to_numpy(zero_copy_only=False)
+    lengths = numpy_of(compute.list_value_length(column).fill_null(0))
+    absent = ~numpy_of(column.is_valid())
     values = of_arrow(plain_arrow(column.flatten()))
     return of_sizes(lengths, values, absent if absent.any() else None)
 

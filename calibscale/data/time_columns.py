@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats
+from calibscale.data.arrow_values import numpy_of
 from calibscale.data.times import CLOCK, DATE, DURATION, KINDS_OF_TIMES, TIMESTAMP, parsed_time
 from calibscale.errors import InvalidDataError
 
@@ -82,7 +83,6 @@ def without_zone(array: Any) -> Any:
         If the time zone is unknown.
     """
     import pyarrow as pa
-    from pyarrow import compute
 
     kind = array.type
     if pa.types.is_time(kind):
@@ -91,6 +91,8 @@ def without_zone(array: Any) -> Any:
         return ticks.cast(pa.int64()).cast(pa.duration(kind.unit))
     if not (pa.types.is_timestamp(kind) and kind.tz):
         return array
+    from pyarrow import compute  # slow to import
+
     try:
         return compute.local_timestamp(array)
     except pa.ArrowInvalid as error:
@@ -125,7 +127,7 @@ def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
     kind = kind_of_arrow(array.type)
     if not kind:
         return values, ""
-    return seconds_of(without_zone(array).to_numpy(zero_copy_only=False)), kind
+    return seconds_of(numpy_of(without_zone(array))), kind
 
 
 def times_named(names: Sequence[str], kinds: Sequence[str]) -> dict[str, str]:

@@ -61,10 +61,11 @@ def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
     They have the columns `names` alone if the frame can leave others out.
     """
     import pyarrow as pa
-    from pyarrow import dataset
 
     batches: Any
     if hasattr(frame, "scanner"):  # pyarrow.dataset
+        from pyarrow import dataset  # imports pandas, if it is installed
+
         # Arrow's own threads would read up to 1 GB ahead of the evaluation.
         options: dict[str, Any] = {"use_threads": False, "batch_readahead": 0}
         if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):

@@ -9,7 +9,6 @@ import weakref
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from calibscale.data.arrow_values import numpy_of
 from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.parquet_pages import refuse_large_metadata, refuse_large_pages
@@ -241,9 +241,6 @@ class TableReader(ABC):
     """Base class of readers of columns of Arrow types.  Subclasses define `batches`."""
 
     def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
-        # pyarrow would import pandas itself, in calls in which interrupts are lost.
-        with suppress(ImportError):
-            import pandas  # noqa: F401
         self._path, self.rows = path, rows
         self._types = {field.name: field.type for field in schema}
         self._sets: set[str] = set()  # columns that are read as sets
@@ -308,7 +305,7 @@ class TableReader(ABC):
     def _length(self, name: str) -> int:
         """Length of the first list of a column that is not missing or empty."""
         for batch in self.batches([name], 0, _LISTS)[1]:
-            lengths = batch.column(0).value_lengths().drop_null().to_numpy(zero_copy_only=False)
+            lengths = numpy_of(batch.column(0).value_lengths().drop_null())
             if lengths.any():
                 return int(lengths[lengths > 0][0])
         return 0
@@ -340,8 +337,8 @@ class TableReader(ABC):
             return of_arrow_lists(column) if _has_lists(column.type) else _texts_in(column)
         if not shape:
             return of_arrow(plain_arrow(column))
-        filled = column.is_valid().to_numpy(zero_copy_only=False)
-        lengths = column.value_lengths().fill_null(shape[0]).to_numpy(zero_copy_only=False)
+        filled = numpy_of(column.is_valid())
+        lengths = numpy_of(column.value_lengths().fill_null(shape[0]))
         if (lengths != shape[0]).any():
             i = int(np.argmax(lengths != shape[0]))
             place = place_in(self._path, start + i)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.arrow_values import load_pandas
 from calibscale.data.ingest.csv_dialects import decimal_of, delimiter_of, exchanged, opened_text
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.mixed_sets import first_mixed
@@ -228,6 +229,7 @@ class JsonLinesFile(TableReader):
     def __init__(self, file: InputFile) -> None:
         import pyarrow as pa
 
+        load_pandas()
         self._file = file
         bounds = RowBounds(file)
         self._first = [row for _, row in bounds.taken(self._objects(bounds), FIRST_ROWS)]
