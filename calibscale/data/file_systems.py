@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +38,11 @@ _NO_ANSWER = (
     "azure.core.exceptions.ServiceResponseError",
 )
 # Errors of encrypted connections, such as an expired certificate, stay when a request is repeated.
-_NOT_TRUSTED = ("aiohttp.client_exceptions.ClientSSLError", "botocore.exceptions.SSLError")
+_NOT_TRUSTED = (
+    "ssl.SSLError",
+    "aiohttp.client_exceptions.ClientSSLError",
+    "botocore.exceptions.SSLError",
+)
 _S3 = ("s3://", "s3a://")
 _S3_ATTEMPTS = 4  # of 15 seconds each, if a server is silent
 _REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
@@ -201,7 +204,7 @@ def _status(error: BaseException) -> int | None:
 
 def _is_no_answer(error: BaseException) -> bool:
     # An expired certificate is an answer, and a later run would get the same.
-    if isinstance(error, ssl.SSLError) or _is_a(error, _NOT_TRUSTED):
+    if _is_a(error, _NOT_TRUSTED):
         return False
     if isinstance(error, TimeoutError | ConnectionError | socket.gaierror):
         return True

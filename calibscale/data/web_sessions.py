@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -49,6 +48,8 @@ class WebSessions:
 
     async def _patient(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Answer to a request, which is sent again while the server cannot serve it."""
+        import asyncio  # slow to import, as in the methods below
+
         from aiohttp import ClientConnectionError, ClientSSLError
 
         for attempt in range(self.retries):
@@ -66,6 +67,8 @@ class WebSessions:
         return self._watched(await self._first_bytes(request, handler))
 
     async def _first_bytes(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        import asyncio
+
         async with asyncio.timeout(2 * self.timeout):
             return await handler(request)
 
@@ -75,6 +78,8 @@ class WebSessions:
         A reader that works between its reads fills the buffers, so that no bytes come; that time
         does not count.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         interval = self.timeout / _LOOKS
         waited, before = 0, 0  # checks with a waiting reader, and bytes before the first such check

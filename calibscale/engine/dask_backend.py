@@ -9,7 +9,6 @@ cannot see a store would silently read it as empty.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import logging
@@ -345,6 +344,8 @@ class _Work:
 
     def _outcome(self, future: Any) -> tuple[Any, Exception | None]:
         """Fetch a state, which Dask computes again if its worker is lost meanwhile."""
+        import asyncio  # slow to import
+
         pending = asyncio.run_coroutine_threadsafe(
             self._client.gather([future], asynchronous=True), self._client.loop.asyncio_loop
         )

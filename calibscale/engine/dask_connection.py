@@ -5,7 +5,6 @@ No wait is without limit: missing workers and a lost scheduler are errors.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import multiprocessing
@@ -139,6 +138,8 @@ def _check_address(address: str) -> None:
 
 def _await_greeting(address: str) -> None:
     """Wait for the greeting of a scheduler, for which a client waits without limit."""
+    import asyncio  # slow to import
+
     from distributed import Security
     from distributed.comm import connect
 

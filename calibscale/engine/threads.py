@@ -112,7 +112,8 @@ def _libraries() -> tuple[list[Any], list[Any]]:
 
     They include the libraries of SciPy.  They are searched once, as the search takes milliseconds.
     """
-    import scipy.linalg  # noqa: F401
+    # The special functions are linked to the same BLAS as `scipy.linalg`, which is slower to import.
+    import scipy.special  # noqa: F401
 
     local: list[Any] = []
     shared: list[Any] = []

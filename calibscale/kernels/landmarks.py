@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
+import scipy  # `scipy.linalg` is slow to import, and imported with its first use
 
 from calibscale.array_types import Floats
 from calibscale.compiled import elementary, random_draws
@@ -68,7 +68,7 @@ def solve(
         except np.linalg.LinAlgError:
             break  # no search direction is left, and the residual below says how good X is
         state.X += state.P @ (xi @ state.C)
-        Q, S = qr(state.Q - AP @ xi, mode="economic")
+        Q, S = scipy.linalg.qr(state.Q - AP @ xi, mode="economic")
         state.C = S @ state.C
         state.P = Q + state.P @ S.T
         state.Q = Q
@@ -200,7 +200,7 @@ class Landmarks:
 
     def __call__(self, points: Floats) -> Floats:
         columns = self.kernel(points, self.points).T
-        return solve_triangular(
+        return scipy.linalg.solve_triangular(
             self.factor, columns, lower=True, overwrite_b=True, check_finite=False
         ).T
 
@@ -277,7 +277,9 @@ def choose_landmarks(
         columns -= rows[:m, block].T @ rows[:m]
         pivots, lower = _thin(columns[:, block])
         block = block[pivots]
-        features = solve_triangular(lower, columns[pivots], lower=True, check_finite=False)
+        features = scipy.linalg.solve_triangular(
+            lower, columns[pivots], lower=True, check_finite=False
+        )
         rows[m : m + len(block)] = features
         residual -= np.einsum("ij,ij->j", features, features)
         np.maximum(residual, 0.0, out=residual)

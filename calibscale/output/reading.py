@@ -34,7 +34,7 @@ def read(value: Any, where: str = "the result") -> Declared:
         raise OptionError(f"{where}: {schema[:80]!r} is not a schema of calibscale")
     name, version = match[1], int(match[2])
     if name not in DOCUMENTS:
-        kinds = ", ".join(DOCUMENTS)
+        kinds = ", ".join(sorted(DOCUMENTS))
         raise OptionError(f"{where}: no report can be made of {schema}; use one of: {kinds}")
     if version != 1:
         newer = "was written by a newer calibscale: upgrade this version, which reads"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +9,24 @@ from calibscale.errors import require
 from calibscale.formatting import number_texts
 from calibscale.formatting.escapes import clean, one_line
 from calibscale.output.documents import elements as doc
-from calibscale.output.documents.bias_documents import audit, bias
-from calibscale.output.documents.curve_documents import concentration, double_lift, murphy
-from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
-from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
-from calibscale.output.documents.night_report import nightly
 from calibscale.output.documents.printed_results import printed_result
-from calibscale.output.documents.shift_documents import label_shift
+from calibscale.registry import imported
 from calibscale.results.declarations import Declared
 
-# Function that makes the document of a result, by the name in its schema.
-DOCUMENTS: dict[str, Callable[[Any], doc.Article]] = {
-    function.__name__: function
-    for function in (
-        *(audit, bias, check, concentration, double_lift, evaluation, label_shift, murphy),
-        *(nightly, power, ranking, recalibration, reliability, selection, test),
-    )
+# Import path of the function that makes the document of a result, by the name in its schema.  Each
+# module is imported with the first result of its kind, so that a command loads one of them.
+_FOLDER = "calibscale.output.documents."
+DOCUMENTS: dict[str, str] = {
+    function: f"{_FOLDER}{module}:{function}"
+    for module, functions in {
+        "bias_documents": ("audit", "bias"),
+        "curve_documents": ("concentration", "double_lift", "murphy"),
+        "evaluation_documents": ("check", "evaluation", "reliability", "test"),
+        "model_documents": ("power", "ranking", "recalibration", "selection"),
+        "night_report": ("nightly",),
+        "shift_documents": ("label_shift",),
+    }.items()
+    for function in functions
 }
 
 
@@ -35,9 +36,9 @@ def article_of(result: Declared) -> doc.Article:
     An OptionError is raised if there is no report of such results.
     """
     name = result.schema.removeprefix("calibscale.").partition("/")[0]
-    kinds = ", ".join(DOCUMENTS)
+    kinds = ", ".join(sorted(DOCUMENTS))
     require(name in DOCUMENTS, f"no report can be made of {result.schema}; use one of: {kinds}")
-    article = DOCUMENTS[name](result)
+    article: doc.Article = imported(DOCUMENTS[name])(result)
     seconds = getattr(result, "seconds", None)
     return article if seconds is None else replace(article, duration=number_texts.seconds(seconds))
 
