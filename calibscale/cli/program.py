@@ -13,6 +13,7 @@ import click
 from calibscale.addresses import without_secrets
 from calibscale.cli.command_table import Program
 from calibscale.cli.interrupts import ending_signals, interrupt, interrupt_again_later
+from calibscale.cli.unused_modules import defer_unused_modules
 from calibscale.errors import (
     CalibscaleError,
     ClusterError,
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     unraisable, sys.unraisablehook = sys.unraisablehook, interrupt_again_later
     collections = gc.get_threshold()
     gc.set_threshold(20_000)  # at 700, collections are a sixth of the time of a short command
+    defer_unused_modules()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without λ and ±
             stream.reconfigure(errors="replace")
