@@ -82,7 +82,6 @@ LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that comman
 # Imports in functions of other rooms, by module and what it imports, with the reason.
 DEFERRED = {
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
-    ("data.ingest.table_files", "data.ingest.table_copies"): "as for data.source_arguments",
     ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",

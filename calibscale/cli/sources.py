@@ -230,7 +230,6 @@ def _described(
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.table_files import from_file
     from calibscale.data.source_arguments import as_source
-    from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import BinaryError
 
     kinds = ("logits", "probabilities", "predictions")
@@ -274,6 +273,8 @@ def _described(
         return source
     if options["labels"] is None or named.keys().isdisjoint(kinds):
         raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
+    from calibscale.data.zarr_arrays import open_arrays  # zarr is slow to import
+
     assert not isinstance(store, tuple)
     return open_arrays(
         store=store,

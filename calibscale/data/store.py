@@ -14,18 +14,11 @@ import numpy as np
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data.array_layouts import as_numpy, rows_of, stacked
 from calibscale.data.source import ArraySource
-from calibscale.data.store_group import (
-    StoreColumns,
-    StoreGroup,
-    begin_remote,
-    describe_columns,
-    is_store,
-    lay_out,
-)
+from calibscale.data.store_columns import StoreColumns, describe_columns, fitting
+from calibscale.data.store_group import StoreGroup, begin_remote, is_store, lay_out
 from calibscale.data.top_k import top_k_columns
 from calibscale.data.zarr_arrays import put_in_place, remove_folder, write_lock, zarr_calls
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
-from calibscale.predictions import input_hints
+from calibscale.errors import NoRowsError, OptionError, StoreError
 
 
 class Writer:
@@ -51,7 +44,7 @@ class Writer:
                 if store.rows:
                     store._check_finished()
                 self._rows = store.rows
-                for name in store._names():  # remove the rows that a crash left behind
+                for name in store.names():  # remove the rows that a crash left behind
                     array = store._array(name)
                     if array.shape[0] > store.rows:
                         array.resize((store.rows, *array.shape[1:]))
@@ -220,62 +213,6 @@ class Writer:
         return {name: column[:count] for name, column in joined.items()}
 
 
-def fitting(
-    store: StoreGroup,
-    dtype: Any,
-    values: Any,
-    labels: Any,
-    covariates: Any,
-    weights: Any,
-    any_label: bool = False,
-) -> dict[str, np.ndarray]:
-    """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
-    width, target = store.columns, store.target
-    values = values.reshape(-1, 1) if store.columns == 1 and values.ndim == 1 else values
-    if values.ndim != 2 or values.shape[1] != width or values.dtype.kind not in "fiu":
-        raise InvalidDataError(
-            f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"
-            + input_hints.of_images(values.shape)
-        )
-    if labels.shape != values.shape[:1] or labels.dtype.kind not in target.label_types:
-        noun = target.label_noun
-        hint = "; a store has no soft labels" if labels.shape == values.shape else ""
-        raise InvalidDataError(
-            f"labels must be {len(values)} {noun}, not {labels.dtype} {labels.shape}{hint}"
-            + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
-        )
-    if not any_label:
-        labels = target.checked_labels(labels)
-    with np.errstate(over="ignore"):  # overflows are reported below, with the row
-        part = {store.kind: values.astype(dtype), "labels": labels}
-    lost = np.isfinite(values) & ~np.isfinite(part[store.kind])
-    if lost.any():
-        i = int(np.argmax(lost.any(axis=1)))
-        raise InvalidDataError(
-            f"row {i} of those appended has {values[i][lost[i]][0]:g}, too large for {dtype}", i
-        )
-    n, d = len(values), len(store.covariate_names)
-    for name, column, shape, expected in (
-        ("covariates", covariates, (n, d), d > 0),
-        ("weights", weights, (n,), store.has_weights),
-    ):
-        if (column is not None) != expected:
-            stored = name if expected else f"no {name}"
-            raise InvalidDataError(f"the store has {stored}")
-        if column is None:
-            continue
-        column = as_numpy(column)
-        # A single covariate may be passed as a vector.
-        if column.ndim == 1 and (*column.shape, 1) == shape:
-            column = column[:, None]
-        if column.shape != shape:
-            raise InvalidDataError(f"{name} must be of shape {shape}, not {column.shape}")
-        if column.dtype.kind not in "fiub":
-            raise InvalidDataError(f"{name} must be numbers, not {column.dtype}")
-        part[name] = column
-    return {name: np.array(column) for name, column in part.items()}
-
-
 # ---------------------------------------------------------------- Stores
 
 
@@ -400,30 +337,7 @@ class LogitStore(StoreGroup):
         self._check_finished()
         if self.rows == 0:
             raise NoRowsError(f"{self.url}: the store is empty; append rows first")
-        return ArraySource(
-            kind=self.kind,
-            values=self._column(self.kind),
-            labels=self._column("labels"),
-            covariates=self._column("covariates") if self.covariate_names else None,
-            covariate_names=self.covariate_names,
-            class_names=self.class_names,
-            categories=self.categories,
-            times=self.times,
-            weights=self._column("weights") if self.has_weights else None,
-            binary=self.binary,
-            rows=self.rows,
-            name=str(self.url),  # a plain text, without the secrets of a URL
-            forecast=self.forecast,
-            columns=self._table_columns(),
-        )
-
-    def _table_columns(self) -> dict[str, tuple[str, ...]]:
-        """Names that the columns of each role had in the files that were ingested."""
-        ingested = self.provenance.get("ingest")
-        names = ingested.get("columns") if isinstance(ingested, dict) else None
-        if not isinstance(names, dict):
-            return {}
-        return {role: tuple(map(str, listed)) for role, listed in names.items() if listed}
+        return self.source_of({name: self._column(name) for name in self.names()}, self.rows)
 
     def remove_unfinished(self) -> None:
         """Remove the store, unless it is finished or has another writer."""
@@ -467,7 +381,7 @@ class LogitStore(StoreGroup):
     def _stored_bytes(self) -> int:
         """Size of all arrays as they are stored."""
         with zarr_calls(self.url):
-            return sum(int(self._array(name).nbytes_stored()) for name in self._names())
+            return sum(int(self._array(name).nbytes_stored()) for name in self.names())
 
     def writer(self) -> Writer:
         """Open the store for appending, by one writer at a time.

@@ -112,7 +112,7 @@ def _libraries() -> tuple[list[Any], list[Any]]:
 
     They include the libraries of SciPy.  They are searched once, as the search takes milliseconds.
     """
-    # The special functions are linked to the same BLAS as `scipy.linalg`, which is slower to import.
+    # `scipy.linalg` is linked to the same BLAS as the special functions, and slower to import.
     import scipy.special  # noqa: F401
 
     local: list[Any] = []

@@ -21,7 +21,7 @@ from calibscale import (
     from_frame,
     open_arrays,
 )
-from calibscale.data import store_group
+from calibscale.data import store_columns
 from calibscale.data.ingest.ingestion import ingest
 from tests.support.forecast_rows import FORECASTS, parts, rows
 
@@ -132,7 +132,7 @@ def test_store__of_classes_keeps_its_attributes(tmp_path):
 
 def test_store__is_of_a_newer_format_for_older_versions(tmp_path, monkeypatch):
     store = written(tmp_path / "s.zarr", "normal")
-    monkeypatch.setattr(store_group, "FORMAT", 1)
+    monkeypatch.setattr(store_columns, "FORMAT", 1)
     with pytest.raises(StoreError, match="format 2 by a newer calibscale"):
         LogitStore.open(store.url)
 

@@ -12,30 +12,15 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
-from calibscale.data.ingest.batch_rules import BatchRules
-from calibscale.data.ingest.batches import Meaning, batches, labels_in
-from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.columns import (
-    agree,
-    check_files,
-    check_names_of_top_k,
-    filled,
-    layouts_of,
-)
-from calibscale.data.ingest.covariate_texts import names_of_covariates
-from calibscale.data.ingest.folders import input_files
-from calibscale.data.ingest.npy_shards import with_role_files
-from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES
-from calibscale.data.label_values import label_values
+from calibscale.data.ingest.batches import batches
+from calibscale.data.ingest.copy_plan import PlannedCopy, planned_copy
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import just_created, write_lock
-from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
+from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
 from calibscale.formatting.progress import reporting
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.invalid_rows import need_rows
-from calibscale.predictions.kinds import holds_sets, role_of
 from calibscale.results.declarations import Declared
 
 # Attempts, and seconds between them, to find the ingest that writes an unfinished store.
@@ -185,79 +170,27 @@ def ingest(
         raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
     overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
     url = located(url, storage_options)
-    keys = dict(keys or {})
-    inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
-    sets = holds_sets(forecast)
-    if forecast is not None:
-        require(
-            not binary and (class_names is None or sets),
-            "forecast= has no binary= and no class_names=",
-        )
-        keys = {"predictions": "predictions", **keys}
-    role_of(forecast, predictions=keys.get("predictions"))
-    percent = bool(settings.get("percent"))
-    require(not percent or forecast is None, "forecast= has no percent=")
-    check_files(inputs)
-    layouts = filled(layouts_of(inputs, keys, binary, percent=percent, sets=sets))
-    kind = forecast_of_columns(forecast, layouts[0].roles.get("predictions", ()))
-    first, stored = agree(layouts, binary, dtype, kind, percent=percent)
-    require(not percent or first.kind == "probabilities", "percent= needs probabilities")
-    top_k = "top_k" in first.roles  # the store has a further class with the remaining probability
-    binary = kind is None and first.columns == 1 and not top_k
-    classes, labels = 2 if binary else first.columns + top_k, None
-    declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
-    if sets and first.sets is None:
-        require(class_names is None, SIZES_HAVE_NO_NAMES)
-    if top_k:
-        class_names = first.class_names if class_names is None else class_names
-        check_names_of_top_k(layouts, class_names)
-    elif first.sets is not None:
-        class_names = class_names or first.class_names
-    elif kind is None:
-        names = class_names or (first.class_names if declared["positive"] is None else None)
-        labels = label_values(
-            lambda: labels_in(layouts),
-            classes,
-            first.file,
-            several=not binary,
-            class_names=names,
-            **declared,
-        )
-        class_names = labels.names
-    covariates = names_of_covariates(layouts)
-    # The total is known if the formats of all files tell their number of rows.
-    counts = [layout.rows for layout in layouts if layout.rows is not None]
-    total = sum(counts) if len(counts) == len(layouts) else None
+    meant: dict[str, Any] = {
+        name: settings[name] for name in ("positive", "ignore_index", "percent") if name in settings
+    }
+    copy = planned_copy(
+        files,
+        keys or {},
+        binary=binary,
+        forecast=forecast,
+        class_names=class_names,
+        dtype=dtype,
+        on_invalid=on_invalid,
+        tolerance=tolerance,
+        storage_options=storage_options,
+        **meant,
+    )
     marks = []
-    for file in inputs:
+    for file in copy.files:
         with reading(file):
             marks.append(file.fingerprint())
-    named_keys = {role: without_secrets(name) for role, name in keys.items()}
-    note = {"files": marks, "keys": named_keys, "binary": binary, "dtype": str(stored)}
-    note["class_names"] = None if class_names is None else list(class_names)
-    # The note decides whether a call resumes this store.  Options with their default are left out,
-    # as in the notes of earlier versions.
-    if on_invalid == "drop":  # otherwise a store has all rows
-        note |= {"on_invalid": on_invalid, "tolerance": tolerance}
-    note |= {option: value for option, value in declared.items() if value is not None}
-    if percent:
-        note["percent"] = True
-    columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
-    if kind is None:
-        columns = {"classes": classes, "kind": first.kind, "binary": binary}
-    else:
-        note["forecast"] = repr(kind)
-    named = {role: names for role, names in first.roles.items() if role != "covariates"}
-    rules = BatchRules(
-        on_invalid,
-        tolerance,
-        {
-            "kind": first.kind if kind is None else kind.name,
-            "binary": binary,
-            "forecast": kind,
-            "columns": named,
-        },
-    )
+    named_keys = {role: without_secrets(name) for role, name in copy.keys.items()}
+    note = {"files": marks, "keys": named_keys, **copy.note}
     # A store with the same note is resumed, or is complete already.
     store = None if overwrite else _existing(url, note)
     resumed = store is not None and not store.finished
@@ -268,31 +201,24 @@ def ingest(
                 for mark in marks
             ],
             "keys": named_keys,
-            "columns": {role: list(names) for role, names in named.items()},
+            "columns": {role: list(names) for role, names in copy.names.items()},
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "calibscale": metadata.version("calibscale"),
         }
         with _creating(url, overwrite):
             store = LogitStore.create(
                 url,
-                dtype=stored,
-                covariate_names=first.covariates,
-                categories=covariates.categories,
-                times=covariates.times,
-                weights=first.weights,
                 provenance={"ingest": origin, **(settings.get("provenance") or {})},
-                expected_rows=total,
+                expected_rows=copy.rows,
                 notes={"ingest": note},
-                class_names=class_names if kind is None and not top_k else None,
                 overwrite=overwrite,
-                **columns,
+                **copy.columns,
             )
     before = store.rows
     if not store.finished:
-        meaning = Meaning(covariates, labels, kind or store.classes, percent, class_names or ())
         try:
             with reporting(progress, "ingesting", "rows") as report:
-                before = _copied(store, layouts, rules, meaning, report, total)
+                before = _copied(store, copy, report)
         except (InvalidDataError, OptionError):
             # Nothing stays behind, so that a repeated call has no interrupted ingest to report.
             with suppress(StoreError):
@@ -300,16 +226,11 @@ def ingest(
             raise
     added = store.rows - before
     dropped = store.notes.get("dropped", {})
-    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
+    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, copy.files)), dropped)
 
 
 def _copied(
-    store: LogitStore,
-    layouts: Sequence[ColumnLayout],
-    rules: BatchRules,
-    meaning: Meaning,
-    report: Callable[[int, int | None], None] | None,
-    total: int | None,
+    store: LogitStore, copy: PlannedCopy, report: Callable[[int, int | None], None] | None
 ) -> int:
     """Append the rows that a store does not have yet and return the number of rows that it had."""
     note = store.notes.get("ingest")
@@ -320,17 +241,17 @@ def _copied(
             raise StoreError(f"{store.url}: another ingest has just replaced this store")
         # Dropped rows are not in the store, which hides how far an earlier run has read.  All rows
         # are then read again, and as many valid ones are skipped as the store has.
-        rows_read, left_to_skip = (0, before) if rules.on_invalid == "drop" else (before, 0)
-        for batch in batches(layouts, store.dtype, meaning, rows_read):
+        rows_read, left_to_skip = (0, before) if copy.rules.on_invalid == "drop" else (before, 0)
+        for batch in batches(copy.layouts, store.dtype, copy.meaning, rows_read):
             rows_read += len(batch.labels)
-            valid = rules.kept(batch)
+            valid = copy.rules.kept(batch)
             skipped = min(left_to_skip, len(valid.labels))
             left_to_skip -= skipped
             writer.append_any(**valid.take(slice(skipped, None)).columns)
             if report is not None:
-                report(rows_read, total)
-        dropped = rules.counts.dropped
-        need_rows(layouts[0].file, rules.counts)
+                report(rows_read, copy.rows)
+        dropped = copy.rules.counts.dropped
+        need_rows(copy.layouts[0].file, copy.rules.counts)
         if dropped:
             writer.note("dropped", dropped)
     return before

@@ -1,4 +1,4 @@
-"""Sources of table files: Parquet and Arrow by batches, other formats by a temporary store."""
+"""Sources of table files: Parquet and Arrow by batches, other formats by a temporary copy."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
 from calibscale.data.ingest.shard_files import file_keys, from_shards
+from calibscale.data.ingest.table_copies import copied_source
 from calibscale.data.ingest.text_origins import TextOrigins
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
@@ -53,7 +54,7 @@ def from_file(
     """Describe predictions in a table file, or in several, which are read in batches of rows.
 
     Parquet and Arrow files, and shards in npy files, are read again for each pass.  Other formats
-    cannot be read from any row on.  Their columns are copied once to a temporary store, which is
+    cannot be read from any row on.  Their columns are copied once to a temporary folder, which is
     deleted together with the source.  Workers on other machines cannot read it.
 
     Parameters
@@ -146,9 +147,6 @@ def from_file(
             tables = _Tables.of(files, keys, holds_sets(forecast))
         name = RowOrigins.of(str(path), tables.files, tables.rows)
         return from_frame(tables, **roles, **options, name=name)
-    # Tables that are read in place do not need zarr, which is slow to import.
-    from calibscale.data.ingest.table_copies import copied_source
-
     with _naming_options():
         copied_name = TextOrigins.of(str(path), files, keys)
         return copied_source(paths, keys, copied_name, storage_options, options)
