@@ -135,11 +135,13 @@ class CsvFile:
                             start + len(lines),
                         )
                     lines.append(line)
-                    cells += [self._pointed(row[j]) or "nan" for j in cells_of]
+                    cells += [row[j] for j in cells_of]
                     for name, j in texts.items():
                         texts_in[name].append(row[j])
                 # All cells are converted at once, which is faster than one by one.
-                numbers, wrong = _numbers(cells)
+                if self._decimal == ",":
+                    cells = [exchanged(cell) for cell in cells]
+                numbers, wrong = _numbers([cell or "nan" for cell in cells])
                 if wrong is not None:
                     i, j = divmod(wrong, len(numbers_of))
                     place, name = f"{self._path}, line {lines[i]}", numbers_of[j]
