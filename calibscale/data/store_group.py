@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
+from calibscale.data.direct_arrays import DirectArray, direct_array, group_attributes
 from calibscale.data.source import ArraySource
 from calibscale.data.store_columns import StoreDescription, check_meta, target_of, width_of
 from calibscale.errors import NotFoundError, StoreError
+
+if TYPE_CHECKING:
+    import zarr
 
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
 _BEGUN = {"begun": True}  # stands in its place while arrays are created or removed at a URL
@@ -35,6 +38,8 @@ def begin_remote(url: str | Path, replace: bool) -> None:
     StoreError
         If there is a group, unless its creation was interrupted or it is a store to replace.
     """
+    import zarr  # slow to import, as in the functions below
+
     place = zarr_arrays.for_zarr(url)
     try:
         group = zarr.open_group(**place, mode="r+")
@@ -49,6 +54,9 @@ def begin_remote(url: str | Path, replace: bool) -> None:
 
 def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
     """Create the group, unless `begin_remote` has created it, and its empty arrays."""
+    import zarr
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
     kind = meta["kind"]
     d = len(meta["covariate_names"])
     columns = width_of(meta)
@@ -85,6 +93,8 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
 
 def is_store(url: str | Path) -> bool:
     """Whether there is a prediction store at a path or URL."""
+    import zarr
+
     try:
         return KEY in zarr.open_group(**zarr_arrays.for_zarr(url), mode="r").attrs
     except (FileNotFoundError, zarr.errors.GroupNotFoundError):
@@ -94,17 +104,39 @@ def is_store(url: str | Path) -> bool:
 # ---------------------------------------------------------------- Group
 
 
-# Errors of zarr if there is an array at the path of the group.
-_ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, FileExistsError)
+def _open_group(url: str | Path) -> zarr.Group:
+    """Group at a path or URL, or a `StoreError` if there is none."""
+    import zarr
+
+    errors = zarr.errors
+    is_array = errors.ContainsArrayError, errors.NodeTypeValidationError, FileExistsError
+    try:
+        return zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
+    except (FileNotFoundError, errors.GroupNotFoundError, *is_array) as error:
+        if not is_url(url) and local_path(url).is_file():
+            raise StoreError(
+                f"{url}: this is a file, not a prediction store; a table is read by "
+                f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
+                "by from_file(path, labels=…, probabilities=…), and converted by "
+                f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
+                "--labels NAME --probabilities NAME"
+            ) from error
+        kind = NotFoundError if isinstance(error, FileNotFoundError) else StoreError
+        raise kind(
+            f"{url}: there is no prediction store (pass zarr arrays not written by "
+            "calibscale by name: --logits or --probabilities, and --labels)"
+        ) from error
 
 
 class StoreGroup(StoreDescription):
-    """The zarr group of a store: the part that `LogitStore` and its `Writer` share."""
+    """The zarr group of a store: the part that `LogitStore` and its `Writer` share.
 
-    def __init__(self, url: str | Path, group: zarr.Group) -> None:
+    Stores on this machine are read without zarr, which opens those that are written.
+    """
+
+    def __init__(self, url: str | Path, meta: Mapping[str, Any]) -> None:
         address: str = located(url) if is_url(url) else str(local_path(url))  # type: ignore[assignment]
-        super().__init__(address, dict(group.attrs[KEY]))  # type: ignore[arg-type]
-        self._group = group
+        super().__init__(address, dict(meta))
         self._unfinished = False
 
     @classmethod
@@ -136,23 +168,12 @@ class StoreGroup(StoreDescription):
         """
         url = located(url, storage_options, strict=True)
         with zarr_arrays.zarr_calls(url):
-            try:
-                group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
-            except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
-                if not is_url(url) and local_path(url).is_file():
-                    raise StoreError(
-                        f"{url}: this is a file, not a prediction store; a table is read by "
-                        f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
-                        "by from_file(path, labels=…, probabilities=…), and converted by "
-                        f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
-                        "--labels NAME --probabilities NAME"
-                    ) from error
-                kind = NotFoundError if isinstance(error, FileNotFoundError) else StoreError
-                raise kind(
-                    f"{url}: there is no prediction store (pass zarr arrays not written by "
-                    "calibscale by name: --logits or --probabilities, and --labels)"
-                ) from error
-            meta = group.attrs.get(KEY)
+            group = None
+            attributes: Any = None if is_url(url) else group_attributes(local_path(url))
+            if attributes is None:
+                group = _open_group(url)
+                attributes = group.attrs
+            meta = attributes.get(KEY)
             if not isinstance(meta, dict):
                 raise StoreError(
                     f"{url}: a zarr group, but not a prediction store (its creation may have been "
@@ -165,7 +186,9 @@ class StoreGroup(StoreDescription):
                     "the command that writes it again"
                 )
             check_meta(url, meta)
-            store = cls(url, group)
+            store = cls(url, meta)
+            if group is not None:
+                store._group = group
             store._unfinished = unfinished
             store._check()
         return store
@@ -173,7 +196,7 @@ class StoreGroup(StoreDescription):
     @property
     def dtype(self) -> np.dtype:
         """Type of the stored predictions."""
-        return np.dtype(self._array(self.kind).dtype)
+        return np.dtype(self._column(self.kind).dtype)
 
     def _check_finished(self) -> None:
         if not (self.finished or self._unfinished):
@@ -195,11 +218,14 @@ class StoreGroup(StoreDescription):
             "LogitStore.open(…, unfinished=True).writer()"
         )
 
-    def _column(self, name: str) -> zarr.Array | zarr_arrays.DirectArray:
-        array = self._array(name)
-        if is_url(self.url) or not zarr_arrays.is_direct(array):
-            return array
-        return zarr_arrays.DirectArray(local_path(self.url) / name, array)
+    @cached_property
+    def _group(self) -> zarr.Group:
+        with zarr_arrays.zarr_calls(self.url):
+            return _open_group(self.url)
+
+    def _column(self, name: str) -> zarr.Array | DirectArray:
+        direct = None if is_url(self.url) else direct_array(local_path(self.url) / name)
+        return self._array(name) if direct is None else direct
 
     def _array(self, name: str) -> zarr.Array:
         with zarr_arrays.zarr_calls(self.url):
@@ -212,12 +238,7 @@ class StoreGroup(StoreDescription):
                 root = local_path(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} is outside the store")
-            if name not in self._group:
-                raise StoreError(f"{self.url}: its array {name!r} is missing")
-            array = self._group[name]
-            if not isinstance(array, zarr.Array):
-                raise StoreError(f"{self.url}: {name} is not an array")
-            zarr_arrays.refuse_objects(array, f"{self.url}/{name}")
+            array = self._checked_column(name)
             widths = {self.kind: (self.columns,), "covariates": (len(self.covariate_names),)}
             if array.shape[1:] != widths.get(name, ()):
                 raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
@@ -226,6 +247,21 @@ class StoreGroup(StoreDescription):
                 raise StoreError(
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
                 )
+
+    def _checked_column(self, name: str) -> zarr.Array | DirectArray:
+        """Array of numbers of a name, or a `StoreError`."""
+        direct = None if is_url(self.url) else direct_array(local_path(self.url) / name)
+        if direct is not None:
+            return direct
+        import zarr
+
+        if name not in self._group:
+            raise StoreError(f"{self.url}: its array {name!r} is missing")
+        array = self._group[name]
+        if not isinstance(array, zarr.Array):
+            raise StoreError(f"{self.url}: {name} is not an array")
+        zarr_arrays.refuse_objects(array, f"{self.url}/{name}")
+        return array
 
     def _remove_remote(self) -> None:
         """Remove the store at its URL.  A crash leaves no store."""

@@ -6,20 +6,12 @@ import ctypes
 import os
 import re
 import shutil
-import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import numpy as np
-import zarr
-from filelock import FileLock, Timeout
-from numcodecs import blosc
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
-from zarr.storage import FsspecStore
 
 from calibscale.addresses import (
     full_address,
@@ -47,6 +39,10 @@ from calibscale.errors import NotFoundError, StoreError
 from calibscale.predictions.kinds import holds_sets
 from calibscale.signals import undisturbed
 
+if TYPE_CHECKING:
+    import zarr
+    from filelock import FileLock
+
 # A process that only looks whether a store is being written holds its lock for a moment.
 _LOCK_SECONDS = 0.2
 _WAIT = "wait until it has finished, and run the same command again"
@@ -63,6 +59,8 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
             "sign; pass a token in storage_options, such as headers"
         )
     if is_s3(url):
+        from zarr.storage import FsspecStore  # slow to import
+
         system, path = file_system(url, asynchronous=True)
         return {"store": FsspecStore(system, path=path)}
     return {"store": full_address(url), "storage_options": limited_options(url)}
@@ -164,6 +162,8 @@ def _exchange(aside: Path, place: Path) -> None:
 
 def write_lock(place: Path) -> FileLock:
     """Acquire the lock of a local store.  A StoreError is raised if another process holds it."""
+    from filelock import FileLock, Timeout  # readers need no lock
+
     lock = FileLock(place / ".writer.lock")
     try:
         lock.acquire(timeout=_LOCK_SECONDS, poll_interval=0.02)
@@ -178,10 +178,6 @@ def write_lock(place: Path) -> FileLock:
 
 
 # ---------------------------------------------------------------- Arrays not written by calibscale
-
-
-# Errors of zarr if there is a group at the path of an array, or nothing that zarr has written.
-_NO_ARRAY = (zarr.errors.ArrayNotFoundError, zarr.errors.NodeTypeValidationError)
 
 
 def open_arrays(
@@ -292,10 +288,15 @@ def _inside(store: str | Path, name: str | Path) -> str:
 
 
 def _open_array(path: str | Path) -> zarr.Array:
+    import zarr  # slow to import
+
+    errors = zarr.errors
+    # There is a group at the path, or nothing that zarr has written.
+    no_array = errors.ArrayNotFoundError, errors.ContainsGroupError, errors.NodeTypeValidationError
     with zarr_calls(path):
         try:
             array = zarr.open_array(**for_zarr(path), mode="r")
-        except (FileNotFoundError, zarr.errors.ContainsGroupError, *_NO_ARRAY) as error:
+        except (FileNotFoundError, *no_array) as error:
             raise NotFoundError(f"{path}: there is no zarr array") from error
     refuse_objects(array, str(path))
     return array
@@ -317,78 +318,3 @@ def refuse_objects(array: zarr.Array, name: str) -> None:
             f"{name}: object arrays and pickle codecs are refused because reading them may run "
             "code from the file; store plain numbers"
         )
-
-
-# ---------------------------------------------------------------- Reading by chunks
-
-
-_CHECKSUM_BYTES = 4  # CRC32C
-_SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
-
-
-class DirectArray:
-    """Rows of a local, unsharded array in the layout of `lay_out`, equal to the rows of zarr."""
-
-    def __init__(self, folder: Path, array: zarr.Array) -> None:
-        self._folder = folder
-        self._fill = array.fill_value
-        self.shape: tuple[int, ...] = array.shape
-        self.chunks: tuple[int, ...] = array.chunks
-        self.dtype = np.dtype(array.dtype)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        start, stop, _ = rows.indices(self.shape[0])
-        size = self.chunks[0]
-        parts = []
-        for chunk in range(start // size, -(-stop // size)):
-            first = chunk * size
-            part = self._chunk(chunk)
-            parts.append(part[max(start - first, 0) : stop - first])
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, *self.shape[1:]), self.dtype)
-
-    def _chunk(self, chunk: int) -> np.ndarray:
-        decoded = np.empty(self.chunks, self.dtype)
-        name = "/".join(str(index) for index in ("c", chunk, *(0 for _ in self.shape[1:])))
-        try:
-            stored = np.frombuffer(_content(self._folder / name), np.uint8)
-        except FileNotFoundError:
-            # zarr does not write chunks that have the fill value alone.
-            decoded[...] = self._fill
-            return decoded
-        if len(stored) < _SHORTEST:
-            raise ValueError(f"chunk file {name} is truncated: it has {len(stored)} bytes")
-        body = stored[:-_CHECKSUM_BYTES]
-        checksum = stored[-_CHECKSUM_BYTES:]
-        if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
-            raise ValueError(f"the checksum of chunk file {name} does not match its content")
-        if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:
-            # The header of Blosc has the decoded size: less content would leave rows unset.
-            raise ValueError(f"chunk file {name} has the wrong number of rows")
-        blosc.decompress(body, decoded)
-        return decoded
-
-
-def _content(path: Path) -> bytes:
-    """Content of a regular file.  A pipe is refused, without a wait for its writer."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        return file.read()
-
-
-def is_direct(array: zarr.Array) -> bool:
-    """Whether an array has the layout that `DirectArray` reads."""
-    metadata: Any = array.metadata
-    codecs: Any = getattr(metadata, "codecs", ())
-    encoding = getattr(metadata, "chunk_key_encoding", None)
-    return (
-        [type(codec) for codec in codecs] == [BytesCodec, BloscCodec, Crc32cCodec]
-        and np.dtype(array.dtype).isnative
-        and getattr(codecs[0].endian, "value", codecs[0].endian) in (None, sys.byteorder)
-        and getattr(encoding, "name", None) == "default"
-        and getattr(encoding, "separator", None) == "/"
-        and array.chunks[1:] == array.shape[1:]
-    )

@@ -133,7 +133,14 @@ def is_table(
         return True  # also if there is no such file, so that the error is about a file
     if not place.is_folder:
         return False
-    system, path = place.system
     with complaints(place.address):
-        zarr = any(system.exists(f"{path.rstrip('/')}/{name}") for name in _ZARR)
+        zarr = any(_has_file(place, name) for name in _ZARR)
     return not zarr and bool(tables_in(place))
+
+
+def _has_file(folder: InputFile, name: str) -> bool:
+    """Whether there is a file in a folder.  File systems of fsspec are slow to import."""
+    if not folder.remote:
+        return (folder.path / name).exists()
+    system, path = folder.system
+    return system.exists(f"{path.rstrip('/')}/{name}")

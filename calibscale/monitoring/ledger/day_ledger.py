@@ -20,6 +20,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from calibscale.array_types import Floats
 from calibscale.atomic_files import flush, remove_leftovers, write_whole
 from calibscale.data import zarr_arrays
+from calibscale.data.direct_arrays import DirectArray, Layout
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
@@ -373,10 +374,10 @@ class Ledger:
     # ---------------------------------------------------------------- the index
 
     @cached_property
-    def _arrays(self) -> dict[str, zarr_arrays.DirectArray]:
+    def _arrays(self) -> dict[str, DirectArray]:
         with zarr_arrays.zarr_calls(self.path):
             return {
-                section: zarr_arrays.DirectArray(self.path / section, self._group[section])
+                section: DirectArray(self.path / section, Layout.of(self._group[section]))
                 for section in self.recipe.sizes
             }
 
