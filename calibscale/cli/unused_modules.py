@@ -10,7 +10,7 @@ from types import ModuleType
 
 # `scipy.special` imports all of NumPy, also its wrapper of Fortran and its functions for tests, and
 # Numba imports yaml to read a file of settings that few users have.  All take 0.1 s.
-UNUSED = ("numpy.f2py", "numpy.ma", "numpy.testing", "yaml")
+UNUSED = ("numpy.f2py", "numpy.testing", "yaml")
 
 
 class _UnusedModules:

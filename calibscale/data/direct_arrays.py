@@ -55,7 +55,7 @@ def direct_array(folder: Path) -> DirectArray | None:
             and all(type(size) is int and size > 0 for size in layout.chunks)
             and layout.chunks[1:] == layout.shape[1:]
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         return None
     return DirectArray(folder, layout) if is_direct and len(layout.shape) else None
 
@@ -89,6 +89,8 @@ def _layout(metadata: dict[str, Any]) -> Layout:
     fill = metadata["fill_value"]
     if isinstance(fill, str):  # NaN and ∞; a text such as 0x7ff8000000000000 raises an error
         fill = float(fill)
+    if not isinstance(fill, int | float):
+        raise TypeError(fill)
     return Layout(
         tuple(metadata["shape"]),
         tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"]),

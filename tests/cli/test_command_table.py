@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
+import pandas as pd
 import pytest
 
+from calibscale import LogitStore
 from calibscale.cli import cli, commands
 from calibscale.cli.command_table import SUMMARIES
+from calibscale.cli.unused_modules import UNUSED
 
 
 def test_table__has_every_command_file():
@@ -69,3 +73,57 @@ def test_commands__import_no_other_command_and_no_library_for_their_help(name):
     folder = commands.__name__ + "."
     assert {module for module in loaded if module.startswith(folder)} == {folder + name}
     assert not loaded & {"numpy", "numba", "zarr", "dask", "rich"}
+
+
+# Libraries that take 0.02 s or more to load, and that an evaluation of 300 rows does not need.
+SLOW = {
+    *("asyncio", "dask", "distributed", "fsspec", "jinja2", "matplotlib", "pandas"),
+    *("pyarrow.compute", "pyarrow.dataset", "pydantic", "scipy.linalg", "scipy.optimize"),
+    *("scipy.stats", "sklearn", "xarray", "zarr"),
+}
+OF_INPUTS = {"csv": {"pyarrow"}, "parquet": set(), "zarr": {"pyarrow"}}
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.parametrize("kind", OF_INPUTS)
+def test_evaluate__loads_no_library_that_its_input_does_not_need(tmp_path, rng, kind):
+    p = np.round(rng.random(300), 3)
+    frame = pd.DataFrame({"p": p, "y": (rng.random(300) < p).astype(int)})
+    options = ["--probabilities", "p", "--labels", "y"]
+    path = tmp_path / f"rows.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path)
+    else:
+        with LogitStore.create(path, classes=2, kind="probabilities", binary=True).writer() as rows:
+            rows.append(p, frame["y"].to_numpy())
+        options = []
+    # A module that is deferred stands in `sys.modules` before it runs.
+    loaded = _loaded("evaluate", str(path), *options)
+    assert "numba" in loaded
+    assert not loaded & (SLOW | OF_INPUTS[kind])
+    folder = commands.__name__ + "."
+    assert {module for module in loaded if module.startswith(folder)} == {folder + "evaluate"}
+    # Documents and results of other commands
+    assert "calibscale.results.night_results" not in loaded
+    assert "calibscale.results.audit_results" not in loaded
+
+
+@pytest.mark.process
+def test_unused_modules__run_when_they_are_used():
+    code = (
+        "import sys\n"
+        "from calibscale.cli.unused_modules import UNUSED, defer_unused_modules\n"
+        "defer_unused_modules()\n"
+        "import numpy, yaml, scipy.special\n"
+        "print([type(sys.modules[name]).__name__ for name in UNUSED])\n"
+        "numpy.testing.assert_allclose(1, 1)\n"
+        "print(yaml.safe_load('[1, 2]'), callable(numpy.f2py.run_main))"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    deferred, used = ran.stdout.splitlines()
+    assert deferred == str(["_LazyModule"] * len(UNUSED))
+    assert used == "[1, 2] True"

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 
 import calibscale.data.source
 from calibscale import LogitStore, StoreError
 from calibscale.cli import cli
-from calibscale.data.zarr_arrays import DirectArray, is_direct
+from calibscale.data.direct_arrays import direct_array, group_attributes
+
+OURS = [BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()]
 
 
 @pytest.fixture
@@ -37,8 +40,8 @@ def store(tmp_path, monkeypatch, rng):
 )
 def test_direct_array__equals_zarr(store, tmp_path, name, rows):
     array = zarr.open_array(tmp_path / "s.zarr" / name, mode="r")
-    assert is_direct(array)
-    direct = pickle.loads(pickle.dumps(DirectArray(tmp_path / "s.zarr" / name, array)))
+    direct = pickle.loads(pickle.dumps(direct_array(tmp_path / "s.zarr" / name)))
+    assert (direct.shape, direct.chunks, direct.dtype) == (array.shape, array.chunks, array.dtype)
     rows_read, expected = direct[slice(*rows)], array[slice(*rows)]
     assert rows_read.dtype == expected.dtype
     np.testing.assert_array_equal(rows_read, expected)
@@ -47,7 +50,7 @@ def test_direct_array__equals_zarr(store, tmp_path, name, rows):
 def test_direct_array__missing_chunks_are_fill_values(store, tmp_path):
     (tmp_path / "s.zarr/labels/c/1").unlink()
     array = zarr.open_array(tmp_path / "s.zarr/labels", mode="r")
-    direct = DirectArray(tmp_path / "s.zarr/labels", array)
+    direct = direct_array(tmp_path / "s.zarr/labels")
     np.testing.assert_array_equal(direct[0:150], array[:])
     assert (direct[64:128] == -2).all()
 
@@ -110,9 +113,77 @@ def test_command__a_truncated_chunk_is_named_with_a_remedy(store, tmp_path):
         dict(shards=(20, 3)),
         dict(zarr_format=2),
         dict(chunk_key_encoding={"name": "v2", "separator": "/"}),
+        dict(serializer=BytesCodec(endian="big"), compressors=OURS),
+        dict(compressors=OURS[:1]),
+        dict(compressors=[ZstdCodec(), Crc32cCodec()]),
+        dict(filters=[TransposeCodec(order=(1, 0))], compressors=OURS),
+        dict(dtype="c8", compressors=OURS),
+        dict(shape=(), chunks=(), compressors=OURS),
     ],
     ids=str,
 )
-def test_is_direct__other_layouts_go_through_zarr(tmp_path, settings):
+def test_direct_array__other_layouts_go_through_zarr(tmp_path, settings):
     layout = {"shape": (40, 3), "chunks": (10, 3), "dtype": "f4", **settings}
-    assert not is_direct(zarr.create_array(tmp_path / "a", **layout))
+    zarr.create_array(tmp_path / "a", **layout)
+    assert direct_array(tmp_path / "a") is None
+
+
+@pytest.mark.parametrize("dtype", ["bool", "i1", "u2", "i8", "f2", "f4", "f8"])
+def test_direct_array__has_numbers_of_any_type(tmp_path, rng, dtype):
+    values = rng.integers(0, 2, (25, 2)).astype(dtype)
+    layout = {"shape": values.shape, "chunks": (10, 2), "dtype": dtype, "compressors": OURS}
+    zarr.create_array(tmp_path / "a", **layout)[:] = values
+    direct = direct_array(tmp_path / "a")
+    assert direct[0:25].dtype == values.dtype
+    np.testing.assert_array_equal(direct[0:25], values)
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf, -np.inf, -2.5])
+def test_direct_array__has_the_fill_values_of_zarr(tmp_path, fill):
+    layout = {"shape": (4, 1), "chunks": (4, 1), "dtype": "f8", "compressors": OURS}
+    zarr.create_array(tmp_path / "a", fill_value=fill, **layout)
+    np.testing.assert_array_equal(direct_array(tmp_path / "a")[0:4], np.full((4, 1), fill))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"zarr_format": 3}', '{"zarr_format": 2, "node_type": "array"}']
+)
+def test_direct_array__leaves_damaged_metadata_to_zarr(store, tmp_path, text):
+    (tmp_path / "s.zarr/logits/zarr.json").write_text(text)
+    assert direct_array(tmp_path / "s.zarr/logits") is None
+    (tmp_path / "s.zarr/zarr.json").write_text(text)
+    assert group_attributes(tmp_path / "s.zarr") is None
+    with pytest.raises(StoreError):
+        LogitStore.open(tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shape", [150, -3]),
+        ("shape", [150, "3"]),
+        ("shape", None),
+        ("data_type", "string"),
+        ("data_type", {"name": "numpy.datetime64"}),
+        ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [0, 3]}}),
+        ("chunk_grid", {"name": "irregular"}),
+        ("codecs", []),
+        ("codecs", None),
+        ("fill_value", "0x7ff8000000000000"),
+        ("fill_value", None),
+    ],
+)
+def test_direct_array__leaves_other_metadata_to_zarr(store, tmp_path, key, value):
+    place = tmp_path / "s.zarr/logits/zarr.json"
+    meta = json.loads(place.read_text())
+    place.write_text(json.dumps({**meta, key: value}))
+    assert direct_array(tmp_path / "s.zarr/logits") is None
+
+
+def test_store__with_consolidated_metadata_is_read_by_zarr(store, tmp_path):
+    before = store.source.read(0, 150)
+    zarr.consolidate_metadata(tmp_path / "s.zarr")
+    assert group_attributes(tmp_path / "s.zarr") is None
+    after = LogitStore.open(tmp_path / "s.zarr").source.read(0, 150)
+    np.testing.assert_array_equal(after.values, before.values)
+    np.testing.assert_array_equal(after.labels, before.labels)

@@ -436,6 +436,22 @@ def test_imports__need_distributed_for_clusters_only(store):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.process
+def test_one_thread__limits_linear_algebra_that_is_imported_inside():
+    """Modules of SciPy are linked to one BLAS, so that its limit also holds for later modules."""
+    code = (
+        "from threadpoolctl import threadpool_info\n"
+        "from calibscale.engine.threads import one_thread\n"
+        "with one_thread():\n"
+        "    before = threadpool_info()\n"
+        "    import scipy.linalg\n"
+        "    print(threadpool_info() == before, {part['num_threads'] for part in before})"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True {1}"
+
+
 def test_package__needs_no_extra_for_tables_pictures_and_reports():
     root = ROOT
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
