@@ -25,8 +25,8 @@ from calibscale.evaluation.pass_estimates import (
 from calibscale.inference.nulls import replicates_of
 from calibscale.intervals.resampling import Resampling
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.kernels.pair_tasks import PairSum
+from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.kernels.tile_layout import TileLayout, panel_cuts
 from calibscale.predictions.notions import width
 from calibscale.results.estimate import Estimate

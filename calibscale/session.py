@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
@@ -28,7 +28,6 @@ from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.kernels.pair_sums import Pairs
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.claims import CLASSES, FORECASTS, SOFT, includes
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
@@ -42,6 +41,9 @@ from calibscale.statistics.cluster_sums import ClusterSums, described
 from calibscale.statistics.one_pass import PassResult, Scan, scan_of
 from calibscale.statistics.shared_replicates import scan_in_parts
 from calibscale.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.kernels.pair_sums import Pairs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -408,6 +410,9 @@ class Run(Session):
 
     def pairs(self, **options: Any) -> Pairs:
         """Sums over pairs of the rows, with the options of `Pairs`."""
+        # A pass sums no pairs, whose modules are many.
+        from calibscale.kernels.pair_sums import Pairs
+
         return Pairs(self.source, self.rules_by(self.group_by), self.execution, **options)
 
     def rules_by(self, group_by: str | None) -> Rules:

@@ -86,6 +86,7 @@ DEFERRED = {
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
     ("recalibration.fits", "output.plots.prediction_plots"): "only a plot needs matplotlib",
+    ("session", "kernels.pair_sums"): "a pass sums no pairs, whose modules are many",
     ("registry", "module"): "classes are imported by the names of tables and entry points",
 }
 BY_STRING = {"import_module", "__import__"}  # functions that import what a string names

@@ -24,7 +24,7 @@ from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.intervals.interval_estimates import estimate_of
 from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Jackknife, Resampling
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.method_registry import METHODS, method_of

@@ -228,7 +228,6 @@ def _described(
     store: str | tuple[str, ...] | None, options: dict[str, Any], covariates: Sequence[str]
 ) -> ArraySource:
     from calibscale.data.ingest.folders import is_table
-    from calibscale.data.ingest.table_files import from_file
     from calibscale.data.source_arguments import as_source
     from calibscale.errors import BinaryError
 
@@ -240,6 +239,8 @@ def _described(
     if class_names := shared.split(options["class_names"]):
         meaning["class_names"] = class_names
     if store is not None and is_table(store, storage):
+        from calibscale.data.ingest.table_files import from_file
+
         for name in ("covariate_names", "covariate_array"):
             _refuse(options, name, "zarr arrays; the columns of a table are named by other options")
         columns: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from calibscale.data.source_arguments import as_source
 from calibscale.errors import require
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.claims import FORECASTS
-from calibscale.predictions.functionals.functional import Functional
+
+if TYPE_CHECKING:
+    from calibscale.predictions.functionals.functional import Functional
 
 # Fields of a source of events.
 _TWO_CLASSES: dict[str, Any] = {"kind": "probabilities", "binary": True, "forecast": None}

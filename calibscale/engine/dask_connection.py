@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +320,8 @@ def cancel(client: Any, futures: list[Any]) -> None:
 @contextmanager
 def started_processes(workers: int | None, limit: int | None) -> Iterator[Connection]:
     """Start worker processes on this machine, which share a memory limit."""
+    import multiprocessing  # slow to import, as in `_blocked`
+
     from distributed import Client
 
     if multiprocessing.current_process().daemon:
@@ -376,6 +376,8 @@ def _blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker
+
     resource_tracker.ensure_running()  # its start unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:

@@ -39,7 +39,7 @@ from calibscale.inference.floors import noise_of
 from calibscale.intervals.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast

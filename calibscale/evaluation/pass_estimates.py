@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from calibscale.engine.memory import Room
 from calibscale.engine.threads import one_thread
@@ -20,7 +20,7 @@ from calibscale.intervals.interval_estimates import (
     with_interval,
 )
 from calibscale.intervals.resampling import Jackknife, Resampling, merged, requested
-from calibscale.kernels.pair_sums import Pairs, Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
@@ -30,6 +30,9 @@ from calibscale.statistics.null_distributions import Null
 from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 from calibscale.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.kernels.pair_sums import Pairs
 
 
 @runtime_checkable

@@ -43,7 +43,7 @@ from calibscale.inference.residual_skewness import (
 )
 from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
-from calibscale.kernels.pair_sums import PairSummed
+from calibscale.kernels.pairwise import PairSummed
 from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
@@ -13,8 +13,10 @@ from calibscale.estimators.known_estimators import ESTIMATORS, SCORES
 from calibscale.formatting.naming import name_of
 from calibscale.inference.multiple_testing import surprise
 from calibscale.results.estimate import THIS_N, Estimate, Interval
-from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
+
+if TYPE_CHECKING:
+    from calibscale.results.inference_results import TestResult
 
 # Values of a calibrated model of numbers that may lie on either side of them.
 _CALIBRATED = {"cox_slope": 1.0, "cox_intercept": 0.0, "bias": 0.0}

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.testable import sign_scale, signed_values
 from calibscale.intervals.resampling import drawn_sums, drawn_values, frozen_by
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate, Floor

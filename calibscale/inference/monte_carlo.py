@@ -24,7 +24,7 @@ from calibscale.inference.testable import (
     signed_values,
 )
 from calibscale.intervals.resampling import drawn_values, frozen_by
-from calibscale.kernels.pair_sums import PairSummed, Pairwise
+from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult

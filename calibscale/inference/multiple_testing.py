@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import gammaincc
 
 from calibscale.array_types import Floats, Ints
-from calibscale.results.inference_results import TestResult
+
+if TYPE_CHECKING:
+    from calibscale.results.inference_results import TestResult
 
 _TIE = 1e-9  # relative difference up to which scores are tied, so that rounding does not decide
 

@@ -13,7 +13,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pair_sums import PairSummed
+from calibscale.kernels.pairwise import PairSummed
 from calibscale.predictions.chunk import Chunk
 from calibscale.session import Run
 from calibscale.statistics.null_distributions import ClusterSigns, Null

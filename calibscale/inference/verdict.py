@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from scipy.special import ndtri
 
@@ -35,7 +36,6 @@ from calibscale.inference.verdict_sentences import (
 )
 from calibscale.predictions.invalid_rows import remedy_of_dropped
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.source_rows import ImpossibleRows, rounding_advice
 from calibscale.results.verdict_results import (
     FEW,
@@ -48,6 +48,9 @@ from calibscale.results.verdict_results import (
     WITHIN,
     Judgement,
 )
+
+if TYPE_CHECKING:
+    from calibscale.results.inference_results import CalibrationTests, TestResult
 
 ALPHA = 0.05
 _POWER = 0.8  # share of data sets in which a detectable error is seen

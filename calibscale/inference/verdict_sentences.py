@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting.escapes import one_line
@@ -22,9 +22,11 @@ from calibscale.formatting.response_texts import is_compared, range_text, respon
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
 from calibscale.predictions.claims import SETS
-from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import ReliabilityBin
 from calibscale.results.verdict_results import FEW, SMALL, UNCLEAR, ErrorSize, Judgement
+
+if TYPE_CHECKING:
+    from calibscale.results.comparison_results import Difference, RankedModel
 
 _LEAST_P = 1e-3  # smaller p-values are cited as "p < 0.001"
 _MAX_DECIMALS = 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri
@@ -24,10 +24,13 @@ from calibscale.intervals.resampling import (
     parted_of,
     total,
 )
-from calibscale.kernels.pair_sums import Pairs, Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.kernels.pair_sums import Pairs
 
 
 @runtime_checkable

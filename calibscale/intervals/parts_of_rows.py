@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -25,11 +25,14 @@ from calibscale.intervals.resampling import (
 )
 from calibscale.intervals.squared_norms import Noise, noise_of_gram
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pair_sums import Pairs, PairSummed, Pairwise
-from calibscale.kernels.tile_layout import Panels
+from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.results.estimate import Interval
 from calibscale.statistics.null_distributions import largest_term
 from calibscale.statistics.one_pass import States
+
+if TYPE_CHECKING:
+    from calibscale.kernels.pair_sums import Pairs
+    from calibscale.kernels.tile_layout import Panels
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.intervals.excess import excess_limits
 from calibscale.intervals.proportions import FEW, Limits
 from calibscale.intervals.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.results.estimate import Estimate

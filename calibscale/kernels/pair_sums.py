@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,11 @@ from calibscale.engine.execution import Execution
 from calibscale.kernels import pair_tasks
 from calibscale.kernels.forecast_sums import ForecastSumTask
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pair_tasks import PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.predictions.notions import width
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
-from calibscale.results.estimate import Estimate
 
 _PIECE = 65536  # pairs evaluated together
 
@@ -190,53 +188,3 @@ class Pairs:
         suffix = "" if self.group is None else f"-group-{self.group[1]!r}"
         identity = {**self.identity, "group": self.group, "work": work}
         return Checkpoint(Path(self.checkpoint) / f"{name}{suffix}.npz", identity)
-
-
-# ---------------------------------------------------------------- estimators
-
-
-@runtime_checkable
-class Pairwise(Protocol):
-    """Estimator that needs sums over pairs of rows, and has no states that merge.
-
-    Evaluations, tests and rankings give it `Pairs` of the rows, and plans count its pairs.
-    """
-
-    def solve(self, pairs: Pairs) -> Estimate:
-        """Estimate from sums over pairs of rows."""
-        ...
-
-    def pair_work(self, rows: int, classes: int) -> PairWork:
-        """Pairs that `solve` visits."""
-        ...
-
-
-@runtime_checkable
-class PairSummed(Pairwise, Protocol):
-    """Estimator with a value that follows from one sum over all pairs.
-
-    Tests compute it for replicates of the residuals, and intervals without each row.
-    """
-
-    @property
-    def pair_sum(self) -> PairSum:
-        """Sum over pairs of `from_sums`."""
-        ...
-
-    def from_sums(self, all_pairs: float, diagonal: Any, state: Any) -> float:
-        """Value from the sums over all pairs (i, j) and over the pairs (i, i)."""
-        ...
-
-    def undefined(self, state: Any) -> str | None:
-        """Reason why a state has too few rows for `from_sums`, or None if it has enough."""
-        ...
-
-    @property
-    def sum_scaled(self) -> bool:
-        """Whether the sum is divided by n(n−1) or n², not by a sum of kernels."""
-        ...
-
-    @property
-    def rows_left_out(self) -> bool:
-        """Whether `from_sums` gives the value without each row."""
-        ...

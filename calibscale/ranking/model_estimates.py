@@ -27,7 +27,7 @@ from calibscale.intervals.interval_estimates import interval_statistics, with_in
 from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Resampling, frozen_by, merged, total
 from calibscale.kernels.features import FeatureMap, RandomFourier
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.blocks import RowCounts
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel

@@ -17,7 +17,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.bandwidth_settings import shared
 from calibscale.inference.verdict_sentences import sentence_of_ranking
 from calibscale.intervals.resampling import Jackknife, Resampling, frozen_by
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.ranking.model_estimates import (
     DRAWS,
     EstimatedModel,

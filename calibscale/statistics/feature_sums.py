@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import gammaincinv, ndtri
@@ -13,12 +13,14 @@ from scipy.special import gammaincinv, ndtri
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, elementary, random_draws
 from calibscale.data.covariates import PREDICTION
-from calibscale.kernels.landmarks import Landmarks
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.statistics.statistic import PairStatistic, Replicates, added
+
+if TYPE_CHECKING:
+    from calibscale.kernels.landmarks import Landmarks
+    from calibscale.kernels.product_kernel import ProductKernel
 
 
 class FeatureSums(PairStatistic):

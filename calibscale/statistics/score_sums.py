@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,14 @@ from scipy.special import xlogy
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
 from calibscale.data.hashes import mixed
-from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.results.estimate import Approximation
 from calibscale.statistics.bins import BinnedRows
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
+
+if TYPE_CHECKING:
+    from calibscale.kernels.features import FeatureMap, RandomFourier
 
 
 class MomentState(NamedTuple):

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 import calibscale as cs
 from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Bootstrap, Grouped, Jackknife, resampling, total
-from calibscale.kernels.pair_sums import Pairwise
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.session import Session
 from calibscale.statistics.score_sums import Totals
 from tests.support.slow_cases import some_slow

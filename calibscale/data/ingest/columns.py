@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,9 @@ from calibscale.errors import InvalidDataError, MissingNameError, NoRowsError, O
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions import input_hints
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.distributions.forecast import Forecast
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)

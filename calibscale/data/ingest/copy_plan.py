@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibscale.data.ingest.batch_rules import BatchRules
 from calibscale.data.ingest.batches import Meaning, labels_in
@@ -25,9 +25,11 @@ from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES
 from calibscale.data.label_values import label_values
 from calibscale.data.store_columns import StoreColumns
 from calibscale.errors import require
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.kinds import holds_sets, role_of
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,11 @@ from calibscale.errors import (
 )
 from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting.naming import listed_columns
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.kinds import holds_sets, role_of
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "

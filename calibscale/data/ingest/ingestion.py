@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
 from calibscale.data.ingest.batches import batches
@@ -19,9 +19,11 @@ from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import just_created, write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
 from calibscale.formatting.progress import reporting
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.invalid_rows import need_rows
 from calibscale.results.declarations import Declared
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 # Attempts, and seconds between them, to find the ingest that writes an unfinished store.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 5, 0.1

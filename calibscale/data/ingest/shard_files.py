@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from calibscale.data.read_errors import reading
 from calibscale.data.row_shards import read_rows
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.row_origins import RowOrigins
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 
 def file_keys(roles: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
@@ -30,9 +30,11 @@ from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
 from calibscale.formatting.naming import listed_columns
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.kinds import holds_sets, role_of
 from calibscale.predictions.row_origins import RowOrigins
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 _Names = str | Sequence[str]
 _IN_PLACE = (ParquetTable, ArrowTable)  # readers of any row, whose files are not copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents import elements as doc
@@ -31,10 +31,12 @@ from calibscale.output.plots.curve_plots import (
     root_risk,
     root_spread,
 )
-from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.results.declarations import Json
 from calibscale.results.estimate import Floor, Interval
-from calibscale.results.inference_results import TestResult
+
+if TYPE_CHECKING:
+    from calibscale.results.comparison_results import Candidate, Selection
+    from calibscale.results.inference_results import TestResult
 
 
 class Tested(NamedTuple):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from calibscale.formatting.naming import name_of
 from calibscale.results.declarations import Json
 from calibscale.results.estimate import Estimate
-from calibscale.results.inference_results import TestResult
+
+if TYPE_CHECKING:
+    from calibscale.results.inference_results import TestResult
 
 
 class CoverageLevels(NamedTuple):

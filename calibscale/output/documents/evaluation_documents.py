@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from calibscale.estimators.known_estimators import SCORES, WITHOUT_JUDGEMENT
 from calibscale.formatting import naming, number_texts, terms
@@ -16,9 +17,11 @@ from calibscale.output.plots.diagrams import DrawnDiagram, judges_each_class
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation, GroupCurve, Reliability
-from calibscale.results.inference_results import CalibrationTests, Check, TestResult
 from calibscale.results.outcome import RunResult
 from calibscale.results.verdict_results import Judgement
+
+if TYPE_CHECKING:
+    from calibscale.results.inference_results import CalibrationTests, Check, TestResult
 
 
 def evaluation(result: Evaluation) -> doc.Article:

@@ -8,7 +8,8 @@ from calibscale.formatting import naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.details import number_in
-from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
+from calibscale.output.plots.curve_plots import CURVE_HEIGHT
+from calibscale.output.plots.power_plots import plot_power
 from calibscale.results.audit_results import Improvement, RecalibrationResult
 from calibscale.results.comparison_results import RankedModel, Ranking, Selection
 from calibscale.results.declarations import Json

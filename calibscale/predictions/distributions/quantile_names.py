@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from calibscale.errors import OptionError
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.outcomes import OutcomeTarget
+
+if TYPE_CHECKING:
+    from calibscale.predictions.distributions.forecast import Forecast
 
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")
 _PERCENTILES = [float(percent) for percent in range(1, 100)]
