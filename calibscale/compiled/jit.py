@@ -41,7 +41,16 @@ def kernel(function: Callable) -> Callable:
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
     if hasattr(compiled, "py_func"):  # absent under NUMBA_DISABLE_JIT
         compiled._cache = KernelCache(compiled.py_func)
+        compiled._compilation_chain_init_hook = _without_extensions
     return compiled
+
+
+def _without_extensions() -> None:
+    """Do nothing before a kernel is loaded or compiled.
+
+    Numba would import its extensions by other packages, which add types that kernels do not have.
+    It finds them by reading the entry points of all installed packages, one file after another.
+    """
 
 
 def inlined(*flags: str, first: bool = False) -> Callable[[Callable], Callable]:
