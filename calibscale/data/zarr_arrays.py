@@ -248,12 +248,21 @@ def open_arrays(
     return from_arrays(**arrays, name=name, **described)
 
 
+def _no_array() -> tuple[type[Exception], type[Exception]]:
+    """Errors of zarr for a group at the path of an array, or for nothing that zarr has written."""
+    import zarr
+
+    return zarr.errors.ArrayNotFoundError, zarr.errors.NodeTypeValidationError
+
+
 def _open_sets(path: str | Path, name: str) -> ReadsMembers | None:
     """Sets of a matrix or of a group of arrays, or None for an array of sizes."""
+    import zarr  # slow to import
+
     with zarr_calls(path):
         try:
             node = zarr.open(**for_zarr(path), mode="r")
-        except (FileNotFoundError, *_NO_ARRAY) as error:
+        except (FileNotFoundError, *_no_array()) as error:
             raise NotFoundError(f"{path}: there is no zarr array") from error
     if isinstance(node, zarr.Array):
         refuse_objects(node, str(path))
@@ -290,13 +299,10 @@ def _inside(store: str | Path, name: str | Path) -> str:
 def _open_array(path: str | Path) -> zarr.Array:
     import zarr  # slow to import
 
-    errors = zarr.errors
-    # There is a group at the path, or nothing that zarr has written.
-    no_array = errors.ArrayNotFoundError, errors.ContainsGroupError, errors.NodeTypeValidationError
     with zarr_calls(path):
         try:
             array = zarr.open_array(**for_zarr(path), mode="r")
-        except (FileNotFoundError, *no_array) as error:
+        except (FileNotFoundError, zarr.errors.ContainsGroupError, *_no_array()) as error:
             raise NotFoundError(f"{path}: there is no zarr array") from error
     refuse_objects(array, str(path))
     return array
