@@ -4,7 +4,8 @@ Predictions are the truth transformed by the inverse of each method, so that the
 them. The remaining error is the noise of its fit, which the p-values must take into account.
 The part ``choice`` compares the log loss of methods and of the chosen one. The part ``improvement``
 counts the intervals of the change of the log loss that cover it. The part ``guarantee`` counts the
-fits of histogram binning that claim something wrong in any bin.
+fits of histogram binning that claim something wrong in any bin, and ``top_labels`` those of the
+same for each predicted class.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ERROR, SAMPLE = 0.1, 4_000_000  # level of all claims, and scores that populatio
 SCORES = ("uniform", "Beta(0.2, 0.2)", "rare", "atoms", "tenths")
 DECIMALS = (None, 2)  # of the scores
 BINS = (5, 10, 40)
+TOP_BINS = (2, 5, 20)  # of each predicted class
 
 LAWS = (Law("uniform"), Law("sigmoid of a normal"), Law("conf"))
 
@@ -198,4 +200,92 @@ def _wrong_claims(name: str, decimals: int | None, bins: int, first: int, last: 
     return out
 
 
-PARTS = {"choice": choice, "guarantee": guarantee, "improvement": improvement}
+# ---------------------------------------------------------------- claims of predicted classes
+
+
+def top_labels(report: Report, pool: Executor, count: int) -> None:
+    """Share of fits that are wrong in any bin of any predicted class, by ε and by exact limits.
+
+    Predicted classes are right with a probability that is no monotone function of the confidence
+    and differs between the classes.
+    """
+    most = 100 * float(binom.ppf(0.999, count, ERROR)) / count
+    report.note(f"{count} fits to {ROWS} rows; at most {100 * ERROR:g} % may be wrong in any bin")
+    for decimals in DECIMALS:
+        for bins in TOP_BINS:
+            parts = shared(pool, count, _wrong_top_labels, decimals, bins)
+            beyond, outside, claims, unclaimed, epsilon = np.concatenate(parts).T
+            title = "3 classes" if decimals is None else f"3 classes, {decimals} decimals"
+            report.row(
+                scores=title,
+                bins=bins,
+                beyond_epsilon=float(100 * beyond.mean()),
+                outside_limits=float(100 * outside.mean()),
+                claims=float(claims.mean()),
+                unclaimed=float(100 * unclaimed.mean()),
+                epsilon=float(epsilon.mean()),
+            )
+            for kind, wrong in (("beyond ε", beyond), ("outside the limits", outside)):
+                rate = float(100 * wrong.mean())
+                report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
+
+
+def _top_label_rows(rng: np.random.Generator, n: int, decimals: int | None) -> Any:
+    """Predictions of three classes, and the probability that the predicted class is right."""
+    q = rng.dirichlet([0.6, 0.9, 0.3], n)
+    if decimals is not None:
+        q = np.round(q, decimals)
+        q /= q.sum(axis=1, keepdims=True)
+    top, confidence = q.argmax(axis=1), q.max(axis=1)
+    return q, top, confidence, _event_probability(confidence + 0.2 * top)
+
+
+@lru_cache(maxsize=1)
+def _top_label_population(decimals: int | None) -> list[tuple[Any, Any]]:
+    """Increasing confidences of each predicted class, and sums of probabilities up to each."""
+    _, top, confidence, right = _top_label_rows(
+        np.random.default_rng((SEED, 8)), SAMPLE // 2, decimals
+    )
+    order = np.argsort(confidence)
+    top, confidence, right = top[order], confidence[order], right[order]
+    return [
+        (confidence[top == label], np.append(0.0, np.cumsum(right[top == label])))
+        for label in range(3)
+    ]
+
+
+def _wrong_top_labels(decimals: int | None, bins: int, first: int, last: int) -> Any:
+    """Whether a bin is beyond ε and outside its limits, claims, rows without a claim, and ε."""
+    from calibscale import from_arrays
+    from calibscale.recalibration.top_label_histogram import TopLabelHistogram
+
+    out = np.zeros((last - first, 5))
+    for row, number in zip(out, range(first, last), strict=True):
+        rng = np.random.default_rng((SEED, 9, number))
+        q, top, _, right = _top_label_rows(rng, ROWS, decimals)
+        other = (top + rng.integers(1, 3, ROWS)) % 3
+        labels = np.where(rng.random(ROWS) < right, top, other)
+        source = from_arrays(probabilities=q, labels=labels)
+        fit = TopLabelHistogram(bins, ERROR).fit(source, scheduler="serial")
+        for label, (population, totals) in enumerate(_top_label_population(decimals)):
+            binned, limits, epsilon = fit.by_class[label], fit.limits[label], fit.epsilons[label]
+            if binned is None or limits is None or epsilon is None:
+                continue
+            cuts = [np.searchsorted(population, binned.bounds, side) for side in ("left", "right")]
+            cuts = np.concatenate([[0], np.column_stack(cuts).ravel(), [len(population)]])
+            truth = np.diff(totals[cuts]) / np.maximum(np.diff(cuts), 1)
+            claimed = binned.claimed
+            low, high = limits[claimed].T
+            row[0] += (np.abs(truth - binned.values)[claimed] > epsilon).any()
+            row[1] += ((truth[claimed] < low) | (truth[claimed] > high)).any()
+        row[:2] = row[:2] > 0
+        row[2:] = fit.claims, fit.unclaimed, fit.parameters["epsilon"]
+    return out
+
+
+PARTS = {
+    "choice": choice,
+    "guarantee": guarantee,
+    "improvement": improvement,
+    "top_labels": top_labels,
+}

@@ -168,11 +168,14 @@ class FittedRecalibration(RecalibrationResult):
         return np.concatenate(blocks)
 
     def interval(self, probabilities: Any = None, *, logits: Any = None) -> Floats:
-        """Interval of P(y = 1) of predictions in memory, by ``venn_abers`` or ``histogram``.
+        """Interval of a recalibrated probability of predictions in memory.
+
+        It is of P(y = 1) by ``venn_abers`` or ``histogram`` for two classes, and of the probability
+        that the predicted class is right by ``top_label_histogram`` for more.
 
         Parameters
         ----------
-        probabilities, logits : (n,) or (n, 2) array-like
+        probabilities, logits : (n,) or (n, K) array-like
             Exactly one of the two, see `transform`.
 
         Returns
@@ -183,7 +186,9 @@ class FittedRecalibration(RecalibrationResult):
             belongs to the label is calibrated if the row is exchangeable with the rows of the fit
             [Vovk & Petej 2014].  Of ``histogram``, they are for the frequency of events among new
             rows in the bin of the prediction, and hold in all bins at once with probability 1 − α
-            [Gupta & Ramdas 2021, with the limits of Clopper & Pearson 1934].
+            [Gupta & Ramdas 2021, with the limits of Clopper & Pearson 1934].  Of
+            ``top_label_histogram``, they are for the frequency with which the predicted class is
+            right among new rows with the same predicted class in the bin [Gupta & Ramdas 2022].
 
         Raises
         ------
@@ -200,15 +205,17 @@ class FittedRecalibration(RecalibrationResult):
         array([[0.222, 0.333],
                [0.556, 0.667]])
         """
-        if self.source.get("classes") != 2:
-            raise OptionError(f"{self.method} has no interval of a probability of two classes")
+        classes = self.fit.classes
+        require(classes, f"{self.method} has no interval of a probability")
         if (probabilities is None) == (logits is None):
             raise OptionError("give exactly one of probabilities= and logits=")
         kind = "probabilities" if logits is None else "logits"
         values = as_numpy(probabilities if logits is None else logits, kind)
         arguments: dict[str, Any] = {kind: values, "labels": np.zeros(len(values), np.int64)}
         source = from_arrays(**arguments, binary=values.ndim == 1 or values.shape[1:] == (1,))
-        require(source.classes == 2, "the interval is of two classes", source.classes)
+        require(
+            source.classes == classes, f"the interval is of {classes:,} classes", source.classes
+        )
         rules = source.rules(tolerance=self.fit.tolerance)
         limits = [np.empty((0, 2))]
         for low in range(0, source.rows, source.block_rows):

@@ -31,9 +31,9 @@ from calibscale.statistics.statistic import Statistic
 
 MAX_BINS = 1024
 # Bits of a number from 0 to 1, without the sign and the first of its exponent, which are 0.
-_KEY_BITS = 62
+KEY_BITS = 62
 _CELL_BITS = 19  # a pass counts at most 2^19 cells, 4 MB
-_KEPT_SCORES = 2**20  # scores that are kept instead of their further digits, 8 MB
+KEPT_SCORES = 2**20  # scores that are kept instead of their further digits, 8 MB
 # A bin with fewer rows than this share of the others has no claim, which would be a wide one.
 _LEAST_SHARE = 0.25
 
@@ -63,24 +63,15 @@ class ScoreDigits(Statistic):
     def digit(self) -> int:
         """Number of bits of the next digit, fewer for many prefixes."""
         bits = _CELL_BITS - (len(self.prefixes) - 1).bit_length()
-        return min(bits, _KEY_BITS - self.known)
+        return min(bits, KEY_BITS - self.known)
 
     def zero(self, classes: int) -> DigitState:
         return DigitState(np.zeros((len(self.prefixes), 2**self.digit)))
 
     def accumulate(self, state: DigitState, chunk: Chunk) -> DigitState:
-        begun = _scores(chunk).view(np.int64) >> (_KEY_BITS - self.known - self.digit)
-        places = np.zeros(len(begun), np.int64)
-        if self.known:
-            prefixes = np.array(self.prefixes)
-            above = begun >> self.digit
-            places = np.minimum(np.searchsorted(prefixes, above), len(prefixes) - 1)
-            # Other rows are below or above all scores that are still possible.
-            near = prefixes[places] == above
-            begun, places = begun[near], places[near]
-        digits = begun & (2**self.digit - 1)
+        cells = digit_cells(_scores(chunk), np.array(self.prefixes), self.known, self.digit)
         # There are more cells than rows of a chunk, so that a histogram of each chunk is slower.
-        np.add.at(state.counts.reshape(-1), places << self.digit | digits, 1.0)
+        np.add.at(state.counts.reshape(-1), cells, 1.0)
         return state
 
 
@@ -108,13 +99,89 @@ class BegunScores(Statistic):
         return 8 * self.rows
 
     def accumulate(self, state: BegunState, chunk: Chunk) -> BegunState:
-        scores, prefixes = _scores(chunk), np.array(self.prefixes)
-        begun = scores.view(np.int64) >> (_KEY_BITS - self.known)
-        places = np.minimum(np.searchsorted(prefixes, begun), len(prefixes) - 1)
-        return self.merge(state, BegunState(scores[prefixes[places] == begun]))
+        scores = _scores(chunk)
+        begun = begins_with(scores, np.array(self.prefixes), self.known)
+        return self.merge(state, BegunState(scores[begun]))
 
     def merge(self, a: BegunState, b: BegunState) -> BegunState:
         return BegunState(np.append(a.scores, b.scores))
+
+
+def begins_with(scores: Floats, prefixes: Ints, known: int) -> Bools:
+    """Whether the key of each score begins with one of the increasing prefixes (c,)."""
+    begun = scores.view(np.int64) >> (KEY_BITS - known)
+    places = np.minimum(np.searchsorted(prefixes, begun), len(prefixes) - 1)
+    return np.asarray(prefixes[places] == begun)
+
+
+def digit_cells(scores: Floats, prefixes: Ints, known: int, digit: int) -> Ints:
+    """Cell of the next `digit` bits of each score that has one of the prefixes, else no cell.
+
+    Cells are numbered by prefix and digit.
+    """
+    begun = scores.view(np.int64) >> (KEY_BITS - known - digit)
+    places = np.zeros(len(begun), np.int64)
+    if known:
+        above = begun >> digit
+        places = np.minimum(np.searchsorted(prefixes, above), len(prefixes) - 1)
+        # Other rows are below or above all scores that are still possible.
+        near = prefixes[places] == above
+        begun, places = begun[near], places[near]
+    return places << digit | (begun & (2**digit - 1))
+
+
+@dataclass
+class RankSearch:
+    """Search for the scores of some ranks, pass by pass.
+
+    Attributes
+    ----------
+    ranks : (r,)
+        Ranks from 1 among the rows whose keys begin with the prefix.
+    prefixes : (r,)
+        Beginnings of the keys of the scores.
+    """
+
+    ranks: Ints
+    prefixes: Ints
+
+    @classmethod
+    def of_bins(cls, rows: int, bins: int, prefix: int = 0) -> Self:
+        """Search for the ranks ⌈b(n + 1)/B⌉, b = 1 … B − 1, of n rows."""
+        ranks = np.array([-(-b * (rows + 1) // bins) for b in range(1, bins)], np.int64)
+        return cls(ranks, np.full(bins - 1, prefix, np.int64))
+
+    @property
+    def distinct(self) -> Ints:
+        """Different prefixes in increasing order."""
+        return np.unique(self.prefixes)
+
+    def advance(self, counts: Floats, digit: int) -> int:
+        """Append the digit of each key, by the counts of rows by distinct prefix and digit.
+
+        The number of rows with the new prefixes is returned, which is counted again for equal ones.
+        """
+        places = np.searchsorted(self.distinct, self.prefixes)
+        reached = np.cumsum(counts, axis=1)
+        near = 0
+        for i, place in enumerate(places.tolist()):
+            value = int(np.searchsorted(reached[place], self.ranks[i]))
+            self.ranks[i] -= int(reached[place, value - 1]) if value else 0
+            self.prefixes[i] = self.prefixes[i] << digit | value
+            near += int(counts[place, value])
+        return near
+
+    def finish(self, scores: Floats, known: int) -> None:
+        """Set all bits of the keys, by the scores (m,) that begin with the `known` bits so far."""
+        ordered = np.sort(scores)
+        # Positive numbers have the order of their bits.
+        first = np.searchsorted(ordered.view(np.int64) >> (KEY_BITS - known), self.prefixes)
+        self.prefixes = ordered[first + self.ranks - 1].view(np.int64)
+
+    @property
+    def scores(self) -> Floats:
+        """Different scores, once all bits are known."""
+        return self.distinct.view(np.float64)
 
 
 class BoundedState(NamedTuple):
@@ -167,33 +234,104 @@ class _Ranked(NamedTuple):
 
 def _bounds(method: HistogramBinning, read: Read) -> _Ranked:
     """Scores of the ranks ⌈b(n + 1)/B⌉, b = 1 … B − 1, each once, by their digits."""
-    bins, passes, known = 1, 0, 0
-    prefixes, remaining = np.zeros(1, np.int64), np.empty(0, np.int64)
-    while known < _KEY_BITS:
-        distinct, places = np.unique(prefixes, return_inverse=True)
-        statistic = ScoreDigits(tuple(distinct.tolist()), known)
-        counts: Floats = read(statistic).groups[None][statistic].counts
+    first = ScoreDigits()
+    counts: Floats = read(first).groups[None][first].counts
+    rows, passes, known = int(counts.sum()), 1, first.digit
+    bins = method.bins_of(rows)
+    search = RankSearch.of_bins(rows, bins)
+    if bins == 1:
+        return _Ranked(search.scores, bins, passes)
+    near = search.advance(counts, first.digit)
+    while known < KEY_BITS:
+        prefixes = tuple(search.distinct.tolist())
         passes += 1
-        if not known:
-            n = int(counts.sum())
-            bins = method.bins_of(n)
-            remaining = np.array([-(-b * (n + 1) // bins) for b in range(1, bins)], np.int64)
-            prefixes, places = np.zeros((2, bins - 1), np.int64)
-            if bins == 1:
-                break
-        reached = np.cumsum(counts, axis=1)
-        near = 0
-        for i, place in enumerate(places.tolist()):
-            digit = int(np.searchsorted(reached[place], remaining[i]))
-            remaining[i] -= int(reached[place, digit - 1]) if digit else 0
-            prefixes[i] = prefixes[i] << statistic.digit | digit
-            near += int(counts[place, digit])
-        known += statistic.digit
         # Few scores that begin with the digits so far are kept, and need no further digits.
-        if near <= _KEPT_SCORES and known < _KEY_BITS:
-            bounds = _kept_bounds(read, prefixes, known, near, remaining)
-            return _Ranked(np.unique(bounds), bins, passes + 1)
-    return _Ranked(np.unique(prefixes.view(np.float64)), bins, passes)
+        if near <= KEPT_SCORES:
+            kept = BegunScores(prefixes, known, near)
+            search.finish(read(kept).groups[None][kept].scores, known)
+            break
+        digits = ScoreDigits(prefixes, known)
+        near = search.advance(read(digits).groups[None][digits].counts, digits.digit)
+        known += digits.digit
+    return _Ranked(search.scores, bins, passes)
+
+
+# ---------------------------------------------------------------- values and claims of bins
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedEvents:
+    """Values of the parts of `BoundedBins`, and what is claimed of them.
+
+    Attributes
+    ----------
+    bounds : (b,)
+    rows, events : (2b + 1,)
+        Rows and events below, at and between the bounds.
+    bins : int
+        Number of bins by which the ranks of the bounds were chosen.
+    """
+
+    bounds: Floats
+    rows: Ints
+    events: Ints
+    bins: int
+
+    @cached_property
+    def claimed(self) -> Bools:
+        """Whether each part is a bin of its own, with enough rows for a claim (2b + 1,)."""
+        equal = int(self.rows.sum()) // self.bins - 1  # rows of a bin if no scores are equal
+        least = max(1, math.ceil(_LEAST_SHARE * equal))
+        # A bound with a single row is that of continuous scores, at which no new row is.
+        fewest = np.where(np.arange(len(self.rows)) % 2 == 1, max(2, least), least)
+        return self.rows >= fewest
+
+    @property
+    def claims(self) -> int:
+        """Number of bins that have a claim."""
+        return int(self.claimed.sum())
+
+    @property
+    def unclaimed_rows(self) -> int:
+        """Number of rows at scores without a claim."""
+        return int(self.rows[~self.claimed].sum())
+
+    def epsilon(self, error: float) -> float:
+        """Largest distance of a value from the frequency of new rows in its bin.
+
+        `error` is the probability that a bin is off by more: α/R of R bins.
+        """
+        fewest = float(self.rows[self.claimed].min())
+        return math.sqrt(math.log(2.0 / error) / (2.0 * fewest))
+
+    @cached_property
+    def values(self) -> Floats:
+        """Value p' of each part (2b + 1,)."""
+        rows, events = self.rows.astype(float), self.events.astype(float)
+        certain = (events == 0) | (events == rows)
+        values = np.where(certain, (events + 1.0) / (rows + 2.0), events / np.maximum(rows, 1.0))
+        last = len(values) - 1
+        # Bounds without a claim have the value of the interval above, if that has rows.
+        for part in range(1, last, 2):
+            if not self.claimed[part] and rows[part + 1]:
+                values[part] = values[part + 1]
+        # Intervals without rows have the value of the bound below, and the first of the one above.
+        for part in range(0, last + 1, 2):
+            if not rows[part] and last:
+                values[part] = values[part - 1] if part else values[1]
+        return values
+
+    def limits(self, error: float) -> Floats:
+        """Limits of the frequency of new rows in each part (2b + 1, 2), 0 and 1 without a claim.
+
+        Given the bounds and the rows of the bins, the number of events of each is binomial.  So the
+        exact limits at α/R hold in all bins at once, and are within ±ε.
+        """
+        limits = np.tile([0.0, 1.0], (len(self.rows), 1))
+        for part in np.flatnonzero(self.claimed):
+            events, rows = float(self.events[part]), float(self.rows[part])
+            limits[part] = clopper_pearson(events, rows, error / 2.0)
+        return limits
 
 
 def _kept_bounds(read: Read, prefixes: Ints, known: int, rows: int, ranks: Ints) -> Floats:
@@ -202,7 +340,7 @@ def _kept_bounds(read: Read, prefixes: Ints, known: int, rows: int, ranks: Ints)
     statistic = BegunScores(distinct, known, rows)
     kept: Floats = np.sort(read(statistic).groups[None][statistic].scores)
     # Positive numbers have the order of their bits.
-    begun = kept.view(np.int64) >> (_KEY_BITS - known)
+    begun = kept.view(np.int64) >> (KEY_BITS - known)
     return np.asarray(kept[np.searchsorted(begun, prefixes) + ranks - 1])
 
 
@@ -345,65 +483,45 @@ class HistogramFit(FittedRecalibrator):
     stored: ClassVar[type[StoredFit]] = StoredHistogram
 
     @cached_property
+    def binned(self) -> BinnedEvents:
+        """Values of the bins, and what is claimed of them."""
+        return BinnedEvents(self.bounds, self.rows, self.events, self.bins)
+
+    @property
     def claimed(self) -> Bools:
-        """Whether each part is a bin of its own, with enough rows for a claim (2b + 1,)."""
-        equal = int(self.rows.sum()) // self.bins - 1  # rows of a bin if no scores are equal
-        least = max(1, math.ceil(_LEAST_SHARE * equal))
-        # A bound with a single row is that of continuous scores, at which no new row is.
-        fewest = np.where(np.arange(len(self.rows)) % 2 == 1, max(2, least), least)
-        return self.rows >= fewest
+        """Whether each part has a claim (2b + 1,)."""
+        return self.binned.claimed
+
+    @property
+    def error(self) -> float:
+        """Probability α/R that the claim of one bin is wrong."""
+        return self.method.alpha / self.binned.claims
 
     @property
     def epsilon(self) -> float:
         """Largest distance of a value from the frequency of new rows in the bin, see the class."""
-        fewest = float(self.rows[self.claimed].min())
-        return math.sqrt(math.log(2.0 * self._count / self.method.alpha) / (2.0 * fewest))
+        return self.binned.epsilon(self.error)
 
     @property
-    def _count(self) -> int:
-        """Number of bins that have a claim."""
-        return int(self.claimed.sum())
-
-    @cached_property
     def values(self) -> Floats:
         """Value p' of each part (2b + 1,)."""
-        rows, events = self.rows.astype(float), self.events.astype(float)
-        certain = (events == 0) | (events == rows)
-        values = np.where(certain, (events + 1.0) / (rows + 2.0), events / np.maximum(rows, 1.0))
-        last = len(values) - 1
-        # Bounds without a claim have the value of the interval above, if that has rows.
-        for part in range(1, last, 2):
-            if not self.claimed[part] and rows[part + 1]:
-                values[part] = values[part + 1]
-        # Intervals without rows have the value of the bound below, and the first of the one above.
-        for part in range(0, last + 1, 2):
-            if not rows[part] and last:
-                values[part] = values[part - 1] if part else values[1]
-        return values
+        return self.binned.values
 
     @cached_property
     def limits(self) -> Floats:
-        """Limits of the frequency of new rows in each part (2b + 1, 2), 0 and 1 without a claim.
-
-        Given the bounds and the rows of the bins, the number of events of each is binomial.  So the
-        exact limits at α/R hold in all bins at once, and are within ±ε.
-        """
-        tail = self.method.alpha / (2.0 * self._count)
-        limits = np.tile([0.0, 1.0], (len(self.rows), 1))
-        for part in np.flatnonzero(self.claimed):
-            limits[part] = clopper_pearson(float(self.events[part]), float(self.rows[part]), tail)
-        return limits
+        """Limits of the frequency of new rows in each part (2b + 1, 2), 0 and 1 without a claim."""
+        return self.binned.limits(self.error)
 
     @property
     def unclaimed(self) -> float:
         """Share of the rows of the fit at scores without a claim."""
-        return float(self.rows[~self.claimed].sum() / self.rows.sum())
+        return self.binned.unclaimed_rows / float(self.rows.sum())
 
     @property
     def claims(self) -> tuple[str, ...]:
         """The guarantee in a sentence."""
         level = number_texts.percent(1.0 - self.method.alpha)
-        count = number_texts.plural(self._count, "bin")
+        count = number_texts.plural(self.binned.claims, "bin")
         sentence = (
             f"with probability at least {level}, the share of events among new rows is within "
             f"{number_texts.number(self.epsilon, 3)} of p' in each of {count}, if the rows are "
@@ -422,7 +540,7 @@ class HistogramFit(FittedRecalibrator):
     @property
     def parameters(self) -> dict[str, Any]:
         return {
-            "bins": self._count,
+            "bins": self.binned.claims,
             "epsilon": self.epsilon,
             "alpha": self.method.alpha,
             "unclaimed": self.unclaimed,

@@ -21,6 +21,7 @@ from calibscale.recalibration import (
     parametric,
     prior_shift,
     spline_map,
+    top_label_histogram,
     venn_abers,
 )
 from calibscale.recalibration.choice import AUTO
@@ -44,6 +45,10 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
             (venn_abers.VennAbers, "two isotonic regressions with an interval, for two classes"),
             (histogram_binning.HistogramBinning, "bins with a guarantee, for two classes"),
+            (
+                top_label_histogram.TopLabelHistogram,
+                "bins of each predicted class with a guarantee, for many classes",
+            ),
             (nonparametric.BBQ, "average of binnings, for two classes"),
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
             (boosting.MCBoost, "boosting of segments, for two classes"),

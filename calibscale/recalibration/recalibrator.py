@@ -286,9 +286,13 @@ class FittedRecalibrator(ABC):
         """
 
     def intervals(self, chunk: Chunk) -> Floats:
-        """Limits of P(y = 1) of valid rows (c, 2).  An OptionError is raised without limits."""
+        """Limits of P(y = 1), or for many classes of the predicted class, of valid rows (c, 2).
+
+        An OptionError is raised without limits.
+        """
         raise OptionError(
-            f"{self.method.name} has no interval of a probability: fit venn_abers or histogram"
+            f"{self.method.name} has no interval of a probability: fit venn_abers or histogram, "
+            "or top_label_histogram for three classes or more"
         )
 
     def sql(self, score: SQLScore) -> str:

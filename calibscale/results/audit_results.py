@@ -388,6 +388,7 @@ METHOD_NAMES = (
     "isotonic",
     "venn_abers",
     "histogram",
+    "top_label_histogram",
     "bbq",
     "local_bias",
     "mc",

@@ -29,9 +29,9 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # isotonic regressions, by ``fitted.interval``), ``histogram`` (bins with a guarantee, see below)
 # and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
 # (multicalibration) and ``pmc`` (proportional multicalibration). Methods for three classes or more
-# are ``vector``, ``matrix``, ``dirichlet`` and ``one_vs_rest``, see below. Without a method,
-# `recalibrate` takes the simplest one with a log loss near the smallest on rows that a fit has not
-# used. It may be ``identity``, the predictions as they are.
+# are ``vector``, ``matrix``, ``dirichlet``, ``one_vs_rest`` and ``top_label_histogram``, see below.
+# Without a method, `recalibrate` takes the simplest one with a log loss near the smallest on rows
+# that a fit has not used. It may be ``identity``, the predictions as they are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)
@@ -95,6 +95,15 @@ rows = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
 fitted = calibscale.recalibrate(rows, "histogram(bins=10)")
 print(fitted)
 print(fitted.interval([0.2, 0.9]).round(3))
+
+# %%
+# ``top_label_histogram`` has the same guarantee for three classes or more, for the class that is
+# predicted: in each bin of its probability, given the predicted class. Nothing is claimed about the
+# other classes, whose probabilities keep their ratios. Classes that are rarely predicted share
+# bins without a claim.
+
+fitted = calibscale.recalibrate(old, "top_label_histogram(bins=5)")
+print(fitted)
 
 # %%
 # Every group

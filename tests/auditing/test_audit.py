@@ -346,7 +346,14 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     result = audit(source, ["group"], categorical=["group"], recalibrate=["all"], n_replicates=99)
     assert result.notion == "top_label"
     assert any("top_label" in note for note in result.notes)
-    of_many = ["temperature", "vector", "matrix", "dirichlet", "one_vs_rest"]
+    of_many = [
+        "temperature",
+        "vector",
+        "matrix",
+        "dirichlet",
+        "one_vs_rest",
+        "top_label_histogram",
+    ]
     assert [scores.name for scores in result.recalibration] == ["before", *of_many]
     methods = [name for name in METHODS if CLASSES in METHODS[name].judges]
     two_only = [name for name in methods if METHODS[name].two_classes]

@@ -197,7 +197,7 @@ def test_interval__is_calibrated_in_the_sense_of_venn():
     [
         (lambda f: f.interval(), "exactly one of probabilities= and logits="),
         (lambda f: f.interval([0.5], logits=[0.0]), "exactly one of probabilities= and logits="),
-        (lambda f: f.interval([[0.2, 0.3, 0.5]]), "the interval is of two classes"),
+        (lambda f: f.interval([[0.2, 0.3, 0.5]]), "the interval is of 2 classes"),
     ],
 )
 def test_errors__name_the_argument(rng, call, message):

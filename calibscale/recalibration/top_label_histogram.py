@@ -1,0 +1,557 @@
+"""Histogram binning of the confidence of each predicted class, with a guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field
+
+from calibscale.array_types import Floats, Ints
+from calibscale.errors import require
+from calibscale.formatting import number_texts
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.histogram_binning import (
+    KEPT_SCORES,
+    KEY_BITS,
+    MAX_BINS,
+    BinnedEvents,
+    BoundedState,
+    DigitState,
+    HistogramBinning,
+    RankSearch,
+    StoredHistogram,
+    begins_with,
+    digit_cells,
+    parts_of_scores,
+)
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Read,
+    RecalibrationMethod,
+    StoredFit,
+)
+from calibscale.results.declarations import as_json
+from calibscale.statistics.statistic import Statistic
+
+_CELL_BITS = 21  # a pass counts about 2^21 cells, 16 MB, because classes multiply the prefixes
+
+
+# ---------------------------------------------------------------- statistics by group
+
+
+def _confidence(chunk: Chunk) -> Floats:
+    """Largest probability of each row, within the range that `_common_prefix` is of."""
+    return np.clip(chunk.confidence, _lowest(chunk.n_features), 1.0)
+
+
+def _lowest(classes: int) -> float:
+    """Bound below all confidences, which are at least 1/K but for a tolerance."""
+    return 0.5 / classes
+
+
+def _common_prefix(classes: int) -> tuple[int, int]:
+    """Bits with which the keys of all confidences begin, and their number."""
+    low, high = np.array([_lowest(classes), 1.0]).view(np.int64).tolist()
+    known = KEY_BITS - (low ^ high).bit_length()
+    return high >> (KEY_BITS - known), known
+
+
+def _rows_by_group(groups: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each group that occurs, and the positions of its rows."""
+    order = np.argsort(groups, kind="stable")
+    present, starts = np.unique(groups[order], return_index=True)
+    yield from zip(present.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+def _starts(sizes: Sequence[int]) -> Ints:
+    """First place of each group in an array with `sizes` places of the groups, and the end."""
+    return np.cumsum([0, *sizes])
+
+
+@dataclass(frozen=True)
+class ConfidenceDigits(Statistic):
+    """Counts of the next digit of the confidence, by group of the predicted class.
+
+    `groups` has the group of each class, and `prefixes` the beginnings of `known` bits of the keys
+    that are looked for in each group, see `ScoreDigits`.
+    """
+
+    groups: tuple[int, ...]
+    prefixes: tuple[tuple[int, ...], ...]
+    known: int
+
+    @cached_property
+    def digit(self) -> int:
+        """Number of bits of the next digit, fewer for many prefixes."""
+        pairs = sum(map(len, self.prefixes))
+        bits = max(1, _CELL_BITS - (pairs - 1).bit_length())
+        return min(bits, KEY_BITS - self.known)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """First cell of each group."""
+        return _starts([len(prefixes) << self.digit for prefixes in self.prefixes])
+
+    @cached_property
+    def _arrays(self) -> tuple[Ints, ...]:
+        """Prefixes of each group."""
+        return tuple(np.array(prefixes, np.int64) for prefixes in self.prefixes)
+
+    def zero(self, classes: int) -> DigitState:
+        return DigitState(np.zeros(int(self.starts[-1])))
+
+    def accumulate(self, state: DigitState, chunk: Chunk) -> DigitState:
+        scores, starts = _confidence(chunk), self.starts
+        for group, rows in _rows_by_group(np.array(self.groups)[chunk.top]):
+            prefixes = self._arrays[group]
+            if len(prefixes):  # a group with a single bin has no bounds to look for
+                cells = digit_cells(scores[rows], prefixes, self.known, self.digit)
+                np.add.at(state.counts, starts[group] + cells, 1.0)
+        return state
+
+    def counts_of(self, state: DigitState, group: int) -> Floats:
+        """Counts of a group (prefixes, digits)."""
+        first, last = self.starts[group : group + 2]
+        return state.counts[first:last].reshape(-1, 2**self.digit)
+
+
+class BegunConfidenceState(NamedTuple):
+    """Groups and scores (r,) of some rows in any order."""
+
+    groups: Ints
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class BegunConfidences(Statistic):
+    """Confidences whose keys begin with one of the `prefixes` of their group, see `BegunScores`.
+
+    `groups` has the group of each class.  There are about `rows` such confidences.
+    """
+
+    groups: tuple[int, ...]
+    prefixes: tuple[tuple[int, ...], ...]
+    known: int
+    rows: int
+
+    def zero(self, classes: int) -> BegunConfidenceState:
+        return BegunConfidenceState(np.empty(0, np.int64), np.empty(0))
+
+    def nbytes(self, classes: int) -> int:
+        return 16 * self.rows
+
+    @cached_property
+    def _arrays(self) -> tuple[Ints, ...]:
+        """Prefixes of each group."""
+        return tuple(np.array(prefixes, np.int64) for prefixes in self.prefixes)
+
+    def accumulate(self, state: BegunConfidenceState, chunk: Chunk) -> BegunConfidenceState:
+        scores, groups = _confidence(chunk), np.array(self.groups)[chunk.top]
+        kept = np.zeros(len(chunk), bool)
+        for group, rows in _rows_by_group(groups):
+            prefixes = self._arrays[group]
+            if len(prefixes):
+                kept[rows] = begins_with(scores[rows], prefixes, self.known)
+        return self.merge(state, BegunConfidenceState(groups[kept], scores[kept]))
+
+    def merge(self, a: BegunConfidenceState, b: BegunConfidenceState) -> BegunConfidenceState:
+        return BegunConfidenceState(*(np.append(*parts) for parts in zip(a, b, strict=True)))
+
+
+@dataclass(frozen=True)
+class ConfidenceBins(Statistic):
+    """Rows, and rows with a right prediction, between and at the `bounds` of each group.
+
+    `groups` has the group of each class.  The parts of a group are those of `BoundedBins`.
+    """
+
+    groups: tuple[int, ...]
+    bounds: tuple[tuple[float, ...], ...]
+
+    @cached_property
+    def starts(self) -> Ints:
+        """First part of each group."""
+        return _starts([2 * len(bounds) + 1 for bounds in self.bounds])
+
+    @cached_property
+    def _arrays(self) -> tuple[Floats, ...]:
+        """Bounds of each group."""
+        return tuple(np.array(bounds, np.float64) for bounds in self.bounds)
+
+    def zero(self, classes: int) -> BoundedState:
+        parts = int(self.starts[-1])
+        return BoundedState(np.zeros(parts), np.zeros(parts))
+
+    def accumulate(self, state: BoundedState, chunk: Chunk) -> BoundedState:
+        scores, starts, hit = _confidence(chunk), self.starts, chunk.hit
+        for group, rows in _rows_by_group(np.array(self.groups)[chunk.top]):
+            parts = parts_of_scores(self._arrays[group], scores[rows])
+            here = slice(starts[group], starts[group + 1])
+            size = int(starts[group + 1] - starts[group])
+            state.rows[here] += np.bincount(parts, minlength=size)
+            state.events[here] += np.bincount(parts, hit[rows], size)
+        return state
+
+
+# ---------------------------------------------------------------- method
+
+
+class _Plan(NamedTuple):
+    """Group of each class, bins and bounds of each group, and rows that bounds may be among."""
+
+    groups: tuple[int, ...]
+    bins: tuple[int, ...]
+    searches: tuple[RankSearch, ...]
+    near: int
+
+
+@dataclass(frozen=True)
+class TopLabelHistogram(RecalibrationMethod):
+    """Histogram binning of the largest probability, for each predicted class, with a guarantee.
+
+    For three classes or more.  The rows whose predicted class (the first of largest probability) is
+    ℓ have bins of equal count of that probability, as of `histogram`, and the value h of a bin is
+    the frequency with which ℓ is the label.  The bounds are again left out.  Given the predicted
+    classes of all rows, the rows of each class are independent with the law of new rows of that
+    predicted class.  So with probability at least 1 − α, in all R bins of all classes at once,
+
+        |P(y = ℓ | ℓ is predicted, bin) − h| ≤ ε = √(log(2R/α) / (2m))
+
+    with the rows m of the bin [Gupta & Ramdas, ICLR (2022), Theorem 1 and algorithm 3, with the
+    union bound over the bins of all classes].  It holds if the rows are independent and have the
+    law of new rows, and the model was not fitted to them.  This is calibration of the top label
+    given the class, which is more than calibration of the confidence over all classes.
+
+    The predicted class gets h.  The probabilities of all other classes are multiplied by the same
+    number, so that they sum to 1 − h, and nothing is claimed about them.  If h is small, one of
+    them may be larger than h: the guarantee is for the class that was predicted before.  Where
+    the other classes have no probability at all, they get equal parts of 1 − h.
+
+    Classes that are predicted in fewer than `min_rows` rows are pooled: they share bins of their
+    rows together.  Nothing is claimed about these, because the shares of the classes among the rows
+    are not those among new rows once classes were chosen by their numbers of rows.  If their rows
+    together are fewer than `min_rows`, such predictions are kept as they are.  A note says for what
+    share of the rows nothing is claimed.
+
+    A fit takes three passes over up to a million rows, or about 7 with many ties.  Weights are
+    refused, because rows with weights are not exchangeable with new rows.  Clusters of dependent
+    rows void the guarantee.
+
+    Parameters
+    ----------
+    bins : int, optional
+        Largest number of bins of a class, up to 1,024.  A class with n rows has at most n/2.
+        Default: ⌈n^(1/3)⌉.  Fewer bins have a smaller ε.
+    alpha : float
+        Largest probability α that the value of any bin is off by more than its ε.
+    min_rows : int
+        Rows with a predicted class below which the class has no bins of its own.
+
+    See Also
+    --------
+    calibscale.recalibration.histogram_binning.HistogramBinning : The method for two classes.
+    calibscale.recalibration.one_vs_rest.OneVsRest : All classes, without a guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> q = np.tile([[0.7, 0.2, 0.1], [0.1, 0.9, 0.0]], (500, 1))
+    >>> labels = np.where(np.arange(1000) % 5 < 3, np.arange(1000) % 2, 2)
+    >>> source = calibscale.from_arrays(probabilities=q, labels=labels)
+    >>> fitted = calibscale.recalibrate(source, "top_label_histogram")
+    >>> fitted.transform(q[:2]).round(2)
+    array([[0.6 , 0.27, 0.13],
+           [0.4 , 0.6 , 0.  ]])
+    >>> fitted.interval(q[:2]).round(2)
+    array([[0.55, 0.65],
+           [0.55, 0.65]])
+    """
+
+    bins: int | None = None
+    alpha: float = 0.05
+    min_rows: int = 20
+    name: ClassVar[str] = "top_label_histogram"
+    two_classes: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        allowed = self.bins is None or 1 <= self.bins <= MAX_BINS
+        require(allowed, f"bins must be from 1 to {MAX_BINS:,}", self.bins)
+        require(0 < self.alpha < 1, "alpha must be in (0, 1)", self.alpha)
+        require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
+
+    @classmethod
+    def unsuitable(cls, classes: int) -> str | None:
+        if classes == 2:
+            return "is for three classes or more; there are 2. Histogram is for two"
+        return super().unsuitable(classes)
+
+    @classmethod
+    def fit_class(cls) -> type[TopLabelHistogramFit]:
+        return TopLabelHistogramFit
+
+    def _bins_of(self, rows: int) -> int:
+        """Number of bins of a group with a number of rows."""
+        by_default = HistogramBinning().bins_of(rows)
+        return by_default if self.bins is None else max(1, min(self.bins, rows // 2))
+
+    def _fit(self, setup: DataProfile, read: Read) -> TopLabelHistogramFit:
+        classes = setup.classes
+        prefix, known = _common_prefix(classes)
+        first = ConfidenceDigits(tuple(range(classes)), ((prefix,),) * classes, known)
+        state: DigitState = read(first).groups[None][first]
+        plan = self._plan(first, state, prefix)
+        passes, known, near = 1, known + first.digit, plan.near
+        while known < KEY_BITS and near:
+            prefixes = tuple(tuple(search.distinct.tolist()) for search in plan.searches)
+            passes += 1
+            # As of `histogram`, few confidences with the digits so far need no further digits.
+            if near <= KEPT_SCORES:
+                kept = BegunConfidences(plan.groups, prefixes, known, near)
+                begun: BegunConfidenceState = read(kept).groups[None][kept]
+                for group, rows in _rows_by_group(begun.groups):
+                    plan.searches[group].finish(begun.scores[rows], known)
+                break
+            digits = ConfidenceDigits(plan.groups, prefixes, known)
+            state = read(digits).groups[None][digits]
+            near = sum(
+                search.advance(digits.counts_of(state, group), digits.digit)
+                for group, search in enumerate(plan.searches)
+            )
+            known += digits.digit
+        bounds = tuple(tuple(search.scores.tolist()) for search in plan.searches)
+        statistic = ConfidenceBins(plan.groups, bounds)
+        result = read(statistic)
+        return self._fitted(plan, statistic, result.groups[None][statistic], result.counts, passes)
+
+    def _plan(self, digits: ConfidenceDigits, state: DigitState, prefix: int) -> _Plan:
+        """Groups of classes, the last of which is pooled, and searches after the first digit."""
+        counts = state.counts.reshape(len(digits.groups), -1)
+        rows = counts.sum(axis=1)
+        large = rows >= self.min_rows
+        # Classes of their own are numbered in order, and all others have the next number.
+        own = int(large.sum())
+        groups = np.where(large, np.cumsum(large) - 1, own)
+        by_group = [*counts[large], counts[~large].sum(axis=0)]
+        bins = tuple(self._bins_of(int(of_group.sum())) for of_group in by_group)
+        searches, near = [], 0
+        for of_group, number in zip(by_group, bins, strict=True):
+            search = RankSearch.of_bins(int(of_group.sum()), number, prefix)
+            near += search.advance(of_group[None], digits.digit)
+            searches.append(search)
+        return _Plan(tuple(groups.tolist()), bins, tuple(searches), near)
+
+    def _fitted(
+        self,
+        plan: _Plan,
+        statistic: ConfidenceBins,
+        state: BoundedState,
+        counts: RowCounts,
+        passes: int,
+    ) -> TopLabelHistogramFit:
+        """Fit with the rows and events of all parts."""
+        starts = statistic.starts
+        binned: list[BinnedEvents | None] = []
+        for group, (bounds, bins) in enumerate(zip(statistic.bounds, plan.bins, strict=True)):
+            here = slice(starts[group], starts[group + 1])
+            rows, events = (part[here].astype(np.int64) for part in state)
+            enough = rows.sum() >= self.min_rows  # of the pooled group, which may have no rows
+            binned.append(BinnedEvents(np.array(bounds), rows, events, bins) if enough else None)
+        pooled = len(binned) - 1
+        fit = TopLabelHistogramFit(
+            by_class=tuple(None if g == pooled else binned[g] for g in plan.groups),
+            pooled=binned[pooled],
+            kept_rows=int(state.rows[starts[pooled] :].sum()) if binned[pooled] is None else 0,
+            method=self,
+            classes=len(plan.groups),
+            counts=counts,
+            passes=passes + 1,
+        )
+        return replace(fit, notes=fit.sentences)
+
+
+# ---------------------------------------------------------------- fit
+
+
+class StoredTopLabelHistogram(StoredFit):
+    """State of `TopLabelHistogramFit`."""
+
+    by_class: Annotated[list[StoredHistogram | None], Field(min_length=3)]
+    pooled: StoredHistogram | None
+    kept_rows: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TopLabelHistogramFit(FittedRecalibrator):
+    """Bins of each predicted class (K,), None for a pooled one, and the bins of pooled classes.
+
+    Without bins of pooled classes, their `kept_rows` rows keep their predictions.
+    """
+
+    method: TopLabelHistogram
+    by_class: tuple[BinnedEvents | None, ...]
+    pooled: BinnedEvents | None
+    kept_rows: int
+    stored: ClassVar[type[StoredFit]] = StoredTopLabelHistogram
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {
+            "by_class": [_stored(bins) for bins in self.by_class],
+            "pooled": _stored(self.pooled),
+            "kept_rows": self.kept_rows,
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> Self:
+        stored = StoredTopLabelHistogram.read(state)
+        classes = common["classes"]
+        require(len(stored.by_class) == classes, f"state.by_class must have {classes} values")
+        return cls(
+            by_class=tuple(_binned(bins) for bins in stored.by_class),
+            pooled=_binned(stored.pooled),
+            kept_rows=stored.kept_rows,
+            **common,
+        )
+
+    @property
+    def _own(self) -> list[BinnedEvents]:
+        """Bins of the classes that have bins of their own."""
+        return [bins for bins in self.by_class if bins is not None]
+
+    @property
+    def claims(self) -> int:
+        """Number R of bins with a claim."""
+        return sum(bins.claims for bins in self._own)
+
+    @property
+    def epsilons(self) -> list[float | None]:
+        """Largest distance ε of each class (K,), None for classes without a claim."""
+        error = self.method.alpha / max(1, self.claims)
+        return [None if bins is None else bins.epsilon(error) for bins in self.by_class]
+
+    @property
+    def unclaimed(self) -> float:
+        """Share of the rows of the fit without a claim."""
+        own = self._own
+        pooled_rows = self.kept_rows if self.pooled is None else int(self.pooled.rows.sum())
+        unclaimed_rows = pooled_rows + sum(bins.unclaimed_rows for bins in own)
+        return unclaimed_rows / (pooled_rows + sum(int(bins.rows.sum()) for bins in own))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        known = [epsilon for epsilon in self.epsilons if epsilon is not None]
+        return {
+            "bins": self.claims,
+            "classes_with_bins": len(known),
+            # Without a claim, values are within 1 of anything.
+            "epsilon": max(known, default=1.0),
+            "smallest_epsilon": min(known, default=1.0),
+            "alpha": self.method.alpha,
+            "unclaimed": self.unclaimed,
+        }
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The guarantee, and what is without one."""
+        parameters = self.parameters
+        own = parameters["classes_with_bins"]
+        sentences = []
+        if own:
+            level = number_texts.percent(1.0 - self.method.alpha)
+            least, most = (
+                number_texts.number(parameters[name], 3) for name in ("smallest_epsilon", "epsilon")
+            )
+            size = most if least == most else f"ε ({least} to {most}, by class)"
+            bins = number_texts.plural(self.claims, "bin")
+            named = "1 predicted class" if own == 1 else f"{own:,} predicted classes"
+            sentences.append(
+                f"with probability at least {level}, the share of new rows whose predicted class "
+                f"is right is within {size} of p' in each of {bins} of {named}, if the rows are "
+                "independent and like new rows"
+            )
+        sentences.append(
+            "the predicted class is the one before recalibration; the probabilities of the other "
+            "classes are scaled in proportion, and nothing is claimed about them"
+        )
+        rare = self.classes - own
+        if rare:
+            result = "share bins" if self.pooled is not None else "keep their probabilities"
+            are = "is" if rare == 1 else "are"
+            sentences.append(
+                f"{rare:,} of {self.classes:,} classes {are} predicted in fewer than "
+                f"{self.method.min_rows:,} rows: such rows {result}"
+            )
+        bounds = sum(len(bins.bounds) for bins in self._own)
+        # Scores at bounds are those of single rows unless scores repeat.
+        if rare or self.unclaimed * self.counts.used > bounds:
+            share = number_texts.percent(self.unclaimed)
+            sentences.append(
+                f"nothing is claimed for {share} of the rows, whose predicted class is rare or "
+                "whose largest probability is a bound of bins"
+            )
+        return tuple(sentences)
+
+    @cached_property
+    def _groups(self) -> list[BinnedEvents | None]:
+        """Bins that each predicted class uses (K,)."""
+        return [self.pooled if bins is None else bins for bins in self.by_class]
+
+    @cached_property
+    def limits(self) -> list[Floats | None]:
+        """Exact limits of the parts of each class (K,), None for classes without a claim."""
+        error = self.method.alpha / max(1, self.claims)
+        return [None if bins is None else bins.limits(error) for bins in self.by_class]
+
+    def intervals(self, chunk: Chunk) -> Floats:
+        limits = np.tile([0.0, 1.0], (len(chunk), 1))
+        scores = _confidence(chunk)
+        for label, rows in _rows_by_group(chunk.top):
+            bins, of_class = self.by_class[label], self.limits[label]
+            if bins is not None and of_class is not None:
+                limits[rows] = of_class[parts_of_scores(bins.bounds, scores[rows])]
+        return limits
+
+    def predictions(self, chunk: Chunk) -> Floats:
+        p = chunk.q.copy()
+        scores = _confidence(chunk)
+        for label, rows in _rows_by_group(chunk.top):
+            bins = self._groups[label]
+            if bins is not None:
+                h = bins.values[parts_of_scores(bins.bounds, scores[rows])]
+                p[rows] = _with_probability(p[rows], label, h)
+        return p
+
+
+def _with_probability(q: Floats, label: int, h: Floats) -> Floats:
+    """Probabilities (m, K) with h (m,) for a class, and those of the others in proportion."""
+    p = q.copy()
+    p[:, label] = 0.0
+    # Classes without any probability have nothing in proportion, and get equal parts.
+    p[p.sum(axis=1) == 0.0] = 1.0
+    p[:, label] = 0.0
+    p *= ((1.0 - h) / p.sum(axis=1))[:, None]
+    p[:, label] = h
+    return p
+
+
+def _stored(bins: BinnedEvents | None) -> Any:
+    """JSON object of bins, as `StoredHistogram` reads it."""
+    if bins is None:
+        return None
+    names = ("bounds", "rows", "events", "bins")
+    return as_json({name: getattr(bins, name) for name in names})
+
+
+def _binned(stored: StoredHistogram | None) -> BinnedEvents | None:
+    """Bins of a stored histogram."""
+    if stored is None:
+        return None
+    bounds = np.array(stored.bounds, np.float64)
+    return BinnedEvents(bounds, np.array(stored.rows), np.array(stored.events), stored.bins)
