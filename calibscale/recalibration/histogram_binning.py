@@ -302,7 +302,8 @@ class BinnedEvents:
         `error` is the probability that a bin is off by more: α/R of R bins.
         """
         fewest = float(self.rows[self.claimed].min())
-        return math.sqrt(math.log(2.0 / error) / (2.0 * fewest))
+        # Frequencies are never further apart than 1.
+        return min(1.0, math.sqrt(math.log(2.0 / error) / (2.0 * fewest)))
 
     @cached_property
     def values(self) -> Floats:

@@ -337,6 +337,7 @@ OF_FUNCTIONALS = (
 OF_POSITIVE_MEANS = ("RatioSums",)
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
+    "BegunConfidences": lambda state: _sorted_rows(state, np.lexsort(state)),
     "BegunScores": lambda state: (np.sort(state.scores),),
     "CellMasses": _sorted_lists,
     # The root of the residual of a row near a landmark, about 1e-12, magnifies its rounding.
