@@ -71,6 +71,7 @@ ROOMS = (
     "ranking",
     "recalibration",
     "sklearn",
+    "torch",
     "auditing",
     "simulation",
     "monitoring",

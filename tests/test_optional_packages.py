@@ -126,6 +126,16 @@ def test_missing_scikit_learn__is_an_import_error_that_names_the_extra(folder):
     assert "pip install 'calibscale[sklearn]'" in ran.stderr
 
 
+@pytest.mark.process
+def test_missing_torch__is_an_import_error_that_names_the_package(folder):
+    # SciPy looks at a module of PyTorch that has been imported, and None has no tensors.
+    finder = "class Finder:\n    def find_spec(self, name, path, target=None):\n"
+    finder += "        if name == 'torch':\n            raise ModuleNotFoundError(name)\n"
+    code = f"import sys\n{finder}sys.meta_path.insert(0, Finder())\nimport calibscale.torch"
+    ran = _python(folder, code)
+    assert "ImportError: calibscale.torch needs PyTorch, which is not installed" in ran.stderr
+
+
 def test_missing_dask__is_an_option_error(monkeypatch):
     source = cs.from_arrays(probabilities=np.array([0.2, 0.9]), labels=np.array([0, 1]))
     monkeypatch.setitem(sys.modules, "distributed", None)

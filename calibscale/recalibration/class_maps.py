@@ -32,6 +32,7 @@ from calibscale.recalibration.class_losses import (
     with_slope,
 )
 from calibscale.recalibration.descent import InverseCurvature, minimised
+from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore, linear_map
 from calibscale.recalibration.parametric import CLIP, clip_note, not_converged
 from calibscale.recalibration.recalibrator import (
@@ -549,6 +550,14 @@ class ClassMapFit(FittedRecalibrator):
 
     def predictions(self, chunk: Chunk) -> Floats:
         return softmax_of(linear(self.method.inputs.of(chunk), self.coefficients))
+
+    @property
+    def logit_map(self) -> LogitMap:
+        inputs = self.method.inputs
+        weight = self.coefficients[:-1]
+        if len(weight) == 1:  # a slope of each class
+            (weight,) = weight
+        return LogitMap(weight, self.intercepts, inputs.lowest, inputs.centred)
 
     def onnx(self, score: OnnxScore) -> str:
         inputs = score.log_probabilities(self.method.inputs.clip)

@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import cells_of_scores, start_from_cells
+from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
@@ -306,6 +307,10 @@ class PlattFit(FittedRecalibrator):
     def sql(self, score: SQLScore) -> str:
         z = score.log_odds(self.method.clip)
         return sigmoid(f"({number(self.slope)} * {z} + {number(self.intercept)})")
+
+    @property
+    def logit_map(self) -> LogitMap:
+        return LogitMap(np.array(self.slope), np.array([0.0, self.intercept]))
 
     def onnx(self, score: OnnxScore) -> str:
         scaled = score.times(score.log_odds(self.method.clip), self.slope)

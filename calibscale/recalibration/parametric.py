@@ -16,6 +16,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
 from calibscale.recalibration.cell_fits import HISTOGRAM, start_from_cells
+from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -95,6 +96,11 @@ class IdentityFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return score.probability
+
+    @property
+    def logit_map(self) -> LogitMap:
+        require(self.classes, "a map of logits is of classes")
+        return LogitMap.of_slope(1.0, self.classes)
 
     def onnx(self, score: OnnxScore) -> str:
         return score.probabilities
@@ -307,6 +313,10 @@ class TemperatureFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return sigmoid(f"{score.log_odds(self.method.clip)} / {number(self.temperature)}")
+
+    @property
+    def logit_map(self) -> LogitMap:
+        return LogitMap.of_slope(1.0 / self.temperature, self.classes)
 
     def onnx(self, score: OnnxScore) -> str:
         logits = score.relative_logits(self.method.clip)

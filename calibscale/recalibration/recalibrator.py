@@ -29,6 +29,7 @@ from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.target import Target
 from calibscale.predictions.validation import chunks
+from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.declarations import as_json
@@ -298,6 +299,14 @@ class FittedRecalibrator(ABC):
     def sql(self, score: SQLScore) -> str:
         """SQL expression of the recalibrated P(y = 1).  An OptionError is raised without one."""
         raise OptionError(f"{self.method.name} is no formula of one probability")
+
+    @property
+    def logit_map(self) -> LogitMap:
+        """The recalibration as a linear map of logits.  An OptionError is raised for other maps."""
+        raise OptionError(
+            f"{self.method.name} is no linear map of logits: identity, temperature, platt, vector, "
+            "matrix and dirichlet are"
+        )
 
     def onnx(self, score: OnnxScore) -> str:
         """Recalibrated probabilities, as a value of an ONNX graph.
