@@ -16,10 +16,11 @@ from calibscale.recalibration.affine_maps import Affine
 from calibscale.recalibration.balance import Balance
 from calibscale.recalibration.class_maps import MatrixScaling, VectorScaling
 from calibscale.recalibration.conformal import Conformal
-from calibscale.recalibration.improvements import IN_WORDS, cross_fitted
+from calibscale.recalibration.improvements import cross_fitted
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Identity, TemperatureScaling
+from calibscale.recalibration.recalibration_texts import IN_WORDS
 from calibscale.recalibration.recalibrator import RecalibrationMethod
 from calibscale.recalibration.spline_map import Spline
 from calibscale.results.comparison_results import Ranking

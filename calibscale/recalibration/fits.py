@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -388,7 +388,12 @@ class FittedRecalibration(RecalibrationResult):
         return store
 
     def judged_on(
-        self, source: Any, *, cluster: str | None = None, **options: Unpack[SessionOptions]
+        self,
+        source: Any,
+        *,
+        cluster: str | None = None,
+        group_by: str | Sequence[str] | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Self:
         """Return the fit with its `improvement` on the rows of another source.
 
@@ -398,6 +403,8 @@ class FittedRecalibration(RecalibrationResult):
             See `evaluate`.  The fit must not have used these rows.
         cluster : str, optional
             Name of a covariate.  Rows with equal values are one cluster, see `rank`.
+        group_by : str or several, optional
+            Groups, see `recalibrate`.  Not with `cluster`.
 
         Raises
         ------
@@ -406,7 +413,7 @@ class FittedRecalibration(RecalibrationResult):
         """
         with Session.open(source, **options) as session:
             require_other_rows(session.source, self.fingerprint)
-            improvement = improvement_on(session, self.fit, cluster)
+            improvement = improvement_on(session, self.fit, cluster, group_by)
         # A reason why the improvement was not known before does not apply any more.
         notes = tuple(note for note in self.notes if not note.startswith(NOT_JUDGED))
         return replace(self, improvement=improvement, notes=notes)

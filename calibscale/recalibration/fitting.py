@@ -20,6 +20,7 @@ from calibscale.recalibration.improvements import (
     NOT_JUDGED,
     improvement_by_cross_fits,
     improvement_on,
+    require_groups,
 )
 from calibscale.recalibration.method_registry import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
@@ -42,6 +43,7 @@ def recalibrate(
     *,
     covariates: str | Sequence[str] = (),
     validate: Any = True,
+    group_by: str | Sequence[str] | None = None,
     **options: Unpack[SessionOptions],
 ) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source.
@@ -85,6 +87,10 @@ def recalibrate(
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
         rows is judged by a fit to the other half, which takes two more fits.  False leaves this
         out.
+    group_by : str or several, optional
+        Groups of the rows that judge the fit, as of `evaluate`, such as ``age:5``: `improvement`
+        names the groups whose score became worse, by simultaneous intervals.  Default: the values
+        of each categorical covariate.  The groups of each further covariate take another pass.
 
     Returns
     -------
@@ -113,8 +119,12 @@ def recalibrate(
         method = method_of(method, **({"covariates": covariates} if covariates else {}))
     elif covariates:
         raise OptionError("covariates= is for a method by its name, such as mc")
+    if validate is None:
+        raise OptionError("validate= must be a source, or True or False")
     with Session.open(source, **options) as session:
         data = session.source
+        # Unknown groups are an error before the fits.
+        require_groups(data if isinstance(validate, bool) else as_source(validate), group_by)
         choice: Choice | None = None
         if isinstance(method, str):
             _require_maps(data)
@@ -127,7 +137,7 @@ def recalibrate(
         losses: list[float | None] = [None, None]
         if data.target.has_classes:
             losses = log_losses(session, fit)
-        improvement = _improvement(session, fit, validate, choice)
+        improvement = _improvement(session, fit, validate, choice, group_by)
         notes = [*fit.notes]
         if choice is not None:
             notes.append(choice.note)
@@ -189,21 +199,23 @@ def _require_maps(source: ArraySource) -> None:
 
 
 def _improvement(
-    session: Session, fit: FittedRecalibrator, validate: Any, choice: Choice | None
+    session: Session,
+    fit: FittedRecalibrator,
+    validate: Any,
+    choice: Choice | None,
+    group_by: Any,
 ) -> Improvement | str | None:
     """Improvement by a fit, why it is not known, or None if there is none to know.
 
     The predictions as they are improve nothing.
     """
-    if validate is None:
-        raise OptionError("validate= must be a source, or True or False")
     if validate is False or isinstance(fit.method, Identity):
         return None
     if validate is True and isinstance(fit, PriorShiftFit):
         return f"{NOT_JUDGED}: the rows of the fit have the old shares; judge labelled new rows"
     if validate is True:
         after = None if choice is None else choice.cross_fitted
-        return improvement_by_cross_fits(session, fit.method, after)
+        return improvement_by_cross_fits(session, fit.method, after, group_by)
     other = as_source(validate)
     require_other_rows(other, fingerprint_of(session.source))
-    return improvement_on(session.on(other), fit)
+    return improvement_on(session.on(other), fit, group_by=group_by)

@@ -11,12 +11,15 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import DerivedSource, Fold, part_of
+from calibscale.data.groups import listed_groups
 from calibscale.data.source import ArraySource
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
-from calibscale.formatting import number_texts
+from calibscale.estimators.scores import Accuracy
+from calibscale.formatting.naming import grouped_column
 from calibscale.predictions.blocks import Block
 from calibscale.ranking.rank import rank
+from calibscale.recalibration import recalibration_texts
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     RecalibrationMethod,
@@ -24,20 +27,13 @@ from calibscale.recalibration.recalibrator import (
     recalibrated_kind,
 )
 from calibscale.recalibration.score_changes import score_changes
-from calibscale.results.audit_results import Improvement, ScoreChange
+from calibscale.results.audit_results import GroupChange, Improvement, ScoreChange
 from calibscale.session import Session, listed
 
 _SEED = 2**63  # of the folds, which no estimator with bandwidth_share= has by default
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
 _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
-# Names of scores in sentences.
-IN_WORDS = {
-    "nll": "log loss",
-    "crps": "CRPS",
-    "interval_score": "interval score",
-    "pinball_loss": "pinball loss",
-    "squared_error": "squared error",
-}
+_MAX_CATEGORIES = 64  # of a covariate whose categories are groups by default
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,19 +102,52 @@ def cross_fitted(session: Session, method: RecalibrationMethod, folds: int = 2) 
 
 
 def improvement_of(
-    before: Session, after: ArraySource, judged: str, cluster: str | None = None
+    before: Session,
+    after: ArraySource,
+    judged: str,
+    keeps_order: bool,
+    cluster: str | None = None,
+    group_by: Any = None,
 ) -> Improvement:
-    """Changes of scores from a session's predictions to recalibrated ones of the same rows."""
+    """Changes of scores from a session's predictions to recalibrated ones of the same rows.
+
+    `keeps_order` says that the recalibration of two classes is an increasing function.  Without
+    `group_by`, the groups are the values of each categorical covariate.
+    """
     scores = listed(before.source.target.recalibration_scores)
-    if cluster is None:
-        changes = score_changes(before, after, scores)
-    else:
+    accuracy: ScoreChange | None = None
+    groups: tuple[GroupChange, ...] = ()
+    if cluster is not None:
+        require(group_by is None, "group_by= cannot be combined with cluster=")
         changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
-    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], judged))
+    else:
+        if group_by is None:
+            group_by = _categorical(before.source)
+        judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
+        changes, groups = score_changes(before, after, judging, group_by)
+        if len(judging) > len(scores):
+            changes, accuracy = changes[:-1], changes[-1]
+    return Improvement(
+        judged,
+        changes[0].n,
+        changes,
+        recalibration_texts.improvement(changes[0], judged),
+        accuracy,
+        groups,
+        recalibration_texts.costs(changes[0].score, accuracy, groups, keeps_order),
+    )
+
+
+def _categorical(source: ArraySource) -> list[str]:
+    """Categorical covariates of a source that are few enough to list their categories."""
+    return [name for name, names in source.categories.items() if len(names) <= _MAX_CATEGORIES]
 
 
 def improvement_by_cross_fits(
-    session: Session, method: RecalibrationMethod, after: ArraySource | None = None
+    session: Session,
+    method: RecalibrationMethod,
+    after: ArraySource | None = None,
+    group_by: Any = None,
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 
@@ -127,17 +156,29 @@ def improvement_by_cross_fits(
     """
     try:
         after = cross_fitted(session, method) if after is None else after
-        return improvement_of(session, after, "cross_fitted")
+        keeps_order = isinstance(after, _CrossFitted) and all(f.keeps_order for f in after.fits)
+        return improvement_of(session, after, "cross_fitted", keeps_order, None, group_by)
     except OptionError as error:
         reason = str(error).split(";")[0].rstrip(".")
         return f"{NOT_JUDGED}: {reason}"
 
 
+def require_groups(source: ArraySource, group_by: Any) -> None:
+    """Raise an OptionError for groups of an unknown covariate, before anything is fitted."""
+    for grouping in listed_groups(group_by):
+        if isinstance(grouping, str):
+            source.covariate(grouped_column(grouping))
+
+
 def improvement_on(
-    session: Session, fitted: FittedRecalibrator, cluster: str | None = None
+    session: Session,
+    fitted: FittedRecalibrator,
+    cluster: str | None = None,
+    group_by: Any = None,
 ) -> Improvement:
     """Improvement for the rows of a session, which the fit has not used."""
-    return improvement_of(session, recalibrated(session.source, fitted), "other_rows", cluster)
+    after = recalibrated(session.source, fitted)
+    return improvement_of(session, after, "other_rows", fitted.keeps_order, cluster, group_by)
 
 
 def _change_by_clusters(
@@ -166,40 +207,3 @@ def _change_by_clusters(
         return change
     low, high = sorted((sign * interval.low, sign * interval.high))
     return replace(change, low=low, high=high)
-
-
-def _sentence(score: ScoreChange, judged: str) -> str:
-    """What the change of the first score says, which is infinite at a label of probability 0."""
-    noun = IN_WORDS[score.score]
-    rows = "rows that the fit has not used"
-    if judged == "cross_fitted":
-        rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
-    if score.before is None and score.after is not None:
-        return (
-            f"Recalibration makes the {noun} of {rows} finite "
-            f"({number_texts.number(score.after)}). Before, a label has the probability 0."
-        )
-    if score.before is not None and score.after is None:
-        return (
-            f"Recalibration makes the {noun} of {rows} infinite, as a label gets the probability "
-            "0: keep the predictions as they are."
-        )
-    if score.change is None or score.low is None or score.high is None:
-        return (
-            f"It is not known whether recalibration helps on {rows}: the {noun} is infinite, or "
-            "there are too few rows or clusters for an interval."
-        )
-    size = number_texts.number(abs(score.change), 2)
-    low, high = (number_texts.number(end, 2) for end in (score.low, score.high))
-    interval = f"(95 % interval of the change: {low} to {high})"
-    if score.high < 0:
-        return f"Recalibration lowers the {noun} of {rows} by {size} {interval}."
-    if score.low > 0:
-        return (
-            f"Recalibration raises the {noun} of {rows} by {size} {interval}: keep the "
-            "predictions as they are."
-        )
-    return (
-        f"It is not known whether recalibration helps: the {noun} of {rows} changes by "
-        f"{number_texts.signed(score.change)} {interval}."
-    )

@@ -309,6 +309,10 @@ class PlattFit(FittedRecalibrator):
         return sigmoid(f"({number(self.slope)} * {z} + {number(self.intercept)})")
 
     @property
+    def keeps_order(self) -> bool:
+        return self.slope > 0
+
+    @property
     def logit_map(self) -> LogitMap:
         return LogitMap(np.array(self.slope), np.array([0.0, self.intercept]))
 
@@ -413,6 +417,11 @@ class BetaFit(FittedRecalibrator):
     def predictions(self, chunk: Chunk) -> Floats:
         eta = self.coefficients @ design_of(log_odds(chunk, self.method.clip), _BETA)
         return np.column_stack([expit(-eta), expit(eta)])
+
+    @property
+    def keeps_order(self) -> bool:
+        # Slopes are not negative, and one of them may be 0.
+        return bool(self.coefficients[:-1].sum() > 0)
 
     def sql(self, score: SQLScore) -> str:
         a, b, c = map(number, self.coefficients)

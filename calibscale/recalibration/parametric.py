@@ -98,6 +98,10 @@ class IdentityFit(FittedRecalibrator):
         return score.probability
 
     @property
+    def keeps_order(self) -> bool:
+        return self.classes == 2
+
+    @property
     def logit_map(self) -> LogitMap:
         require(self.classes, "a map of logits is of classes")
         return LogitMap.of_slope(1.0, self.classes)
@@ -313,6 +317,10 @@ class TemperatureFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return sigmoid(f"{score.log_odds(self.method.clip)} / {number(self.temperature)}")
+
+    @property
+    def keeps_order(self) -> bool:
+        return self.classes == 2
 
     @property
     def logit_map(self) -> LogitMap:

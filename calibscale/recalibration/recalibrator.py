@@ -301,6 +301,11 @@ class FittedRecalibrator(ABC):
         raise OptionError(f"{self.method.name} is no formula of one probability")
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether P(y = 1) of two classes is mapped by an increasing function, without steps."""
+        return False
+
+    @property
     def logit_map(self) -> LogitMap:
         """The recalibration as a linear map of logits.  An OptionError is raised for other maps."""
         raise OptionError(

@@ -12,12 +12,17 @@ from calibscale.array_types import Floats
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.scores import Accuracy
+from calibscale.evaluation.group_sessions import by_groups
+from calibscale.formatting import number_texts
+from calibscale.inference.multiple_testing import holm
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.functionals.means import MeanPrediction
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
-from calibscale.results.audit_results import ScoreChange
+from calibscale.results.audit_results import GroupChange, ScoreChange
+from calibscale.results.levels import Level
 from calibscale.session import Session
 from calibscale.statistics.row_moments import RowMoments, RowMomentState, moment_sums
 from calibscale.statistics.statistic import Statistic, added, weights_of
@@ -31,14 +36,16 @@ _LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as c
 class _ScorePairs(DerivedSource):
     """Scores of rows before and `after` a change, as covariates of rows without a prediction.
 
-    The columns are each score before the change, and then each score after it.  With `change`, the
-    source after the change, only the source before it is read.  Else both are read.
+    The columns are each score before the change, then each score after it, and then the covariates
+    at `positions`.  With `change`, the source after the change, only the source before it is read.
+    Else both are read.
     """
 
     after: ArraySource = field(kw_only=True)
     scores: Sequence[Any] = field(kw_only=True)
     checks: Rules = field(kw_only=True)  # of the rows before the change
     change: DerivedSource | None = field(kw_only=True)
+    positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
     @property
     def row_bytes(self) -> int:
@@ -56,7 +63,8 @@ class _ScorePairs(DerivedSource):
 
     @property
     def _reads_covariates(self) -> bool:
-        return self.change is not None and self.change._reads_covariates
+        for_change = self.change is not None and self.change._reads_covariates
+        return for_change or bool(self.positions)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
@@ -72,10 +80,14 @@ class _ScorePairs(DerivedSource):
         # Rows that are invalid or unlabelled in one version count in neither, without an error.
         missing = np.any(np.isnan(columns), axis=1)
         columns[missing] = 0.0
+        columns = columns.clip(-_LARGEST, _LARGEST)
+        if self.positions:
+            assert block.covariates is not None
+            columns = np.hstack([columns, block.covariates[:, list(self.positions)]])
         return block._replace(
             values=np.zeros(len(columns)),
             labels=np.where(missing, np.nan, 0.0),
-            covariates=columns.clip(-_LARGEST, _LARGEST) if covariates else None,
+            covariates=columns if covariates else None,
         )
 
     def _scores(self, block: Block, rules: Rules) -> Floats:
@@ -90,7 +102,8 @@ class _ScorePairs(DerivedSource):
 def _of_chunk(chunk: Any, score: Any) -> Any:
     """Score of each row of a chunk (c,)."""
     if chunk.target.has_classes:
-        return getattr(chunk, score.name)  # a column of chunks of classes
+        # A column of chunks of classes.
+        return chunk.hit if score.name == Accuracy.name else getattr(chunk, score.name)
     column, *_ = score.rows(chunk.target, chunk.values, chunk.outcomes)
     return column
 
@@ -135,43 +148,121 @@ class ChangeSums(Statistic):
         return added(state, pairs @ w, infinite.sum(axis=2), *by_field)
 
 
+class Changes(NamedTuple):
+    """Changes of scores in all rows, and of the first score in each group."""
+
+    scores: tuple[ScoreChange, ...]
+    groups: tuple[GroupChange, ...]
+
+
 def score_changes(
     before: Session,
     after: ArraySource,
     scores: Sequence[Estimator],
+    group_by: Any = None,
     confidence_level: float = 0.95,
-) -> tuple[ScoreChange, ...]:
-    """Changes of mean scores from a session's predictions to those of `after`, from one pass.
+) -> Changes:
+    """Changes of mean scores from a session's predictions to those of `after`.
 
     Changes of rows are paired and may be skewed, see `skewed_limits`.  Scores of rows of weight w
     count w times.  There are no limits if there are too few rows, and there is no change of a score
-    that is infinite before or after.
+    that is infinite before or after.  All scores have one pass, with the groups of one covariate,
+    and the groups of each further one have another pass.
+
+    Parameters
+    ----------
+    before : Session
+        Session of the predictions before the change.
+    after : ArraySource
+        The same rows after the change.
+    scores : sequence of Estimator
+        Scores of rows.
+    group_by : str or sequence of str, optional
+        Groups, as of `calibscale.evaluate`.
+    confidence_level : float
+        Level of each interval of a score, and of all intervals of the groups at once.
     """
+    session, columns = by_groups(before, group_by)
+    sums = ChangeSums(len(scores))
+    pairs = _pairs(before, session, after, scores, columns)
+    names = pairs.covariate_names[: 2 * len(scores)]
+    results = [
+        session.on(pairs).scan([sums], covariates=names, group_by=column)
+        for column in columns or (None,)
+    ]
+    total = results[0].groups[None][sums]
+    changes = tuple(
+        _score_change(score.name, results[0].counts.used, total, number, confidence_level)
+        for number, score in enumerate(scores)
+    )
+    by_group = {
+        (column, group): (result.group_counts[group], states[sums])
+        for column, result in zip(columns, results, strict=False)
+        for group, states in result.groups.items()
+        if group is not None
+    }
+    return Changes(changes, _group_changes(scores[0].name, by_group, 1.0 - confidence_level))
+
+
+def _pairs(
+    before: Session,
+    grouped: Session,
+    after: ArraySource,
+    scores: Sequence[Estimator],
+    columns: Sequence[str],
+) -> _ScorePairs:
+    """Scores before and after, and columns of the `grouped` session of the same rows."""
     source, mean = before.source, MeanPrediction()
-    rules = source.rules(before.rules.on_invalid, before.rules.tolerance)
-    pairs = _ScorePairs.of(
-        source,
+    names = (f"{score.name} {when} change" for when in ("before", "after") for score in scores)
+    return _ScorePairs.of(
+        grouped.source,
         kind=mean.name,
         forecast=mean,
         binary=False,
         class_names=None,
         columns={},
-        covariate_names=tuple(
-            f"{score.name} {when}" for when in ("before", "after") for score in scores
-        ),
-        categories={},
+        covariate_names=(*names, *columns),
+        categories={k: v for k, v in grouped.source.categories.items() if k in columns},
+        times={k: v for k, v in grouped.source.times.items() if k in columns},
         after=after,
         # The score of a kind may depend on its settings, such as the level of a quantile.
         scores=before.run(scores).fitting,
-        checks=rules,
+        checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
+        # Groups are further covariates, which the change does not read.
         change=after if isinstance(after, DerivedSource) and after.before is source else None,
+        positions=tuple(grouped.source.covariate(column) for column in columns),
     )
-    sums = ChangeSums(len(scores))
-    result = before.on(pairs).scan([sums], covariates=pairs.covariate_names)
-    state: ChangeState = result.groups[None][sums]
+
+
+def _group_changes(
+    name: str, by_group: dict[tuple[str, Any], tuple[int, ChangeState]], error: float
+) -> tuple[GroupChange, ...]:
+    """Changes of the first score by covariate and group, with intervals that hold at once.
+
+    `by_group` has the number of rows and the sums of each group.
+    """
+    # A group with too few rows or an infinite score has no interval at any level.
+    judged = sum(
+        _score_change(name, rows, state, 0, 1.0 - error).low is not None
+        for rows, state in by_group.values()
+    )
+    level = 1.0 - error / max(1, judged)
+    changes = [_score_change(name, rows, state, 0, level) for rows, state in by_group.values()]
+    adjusted = holm([change.p_value for change in changes])
     return tuple(
-        _score_change(score.name, result.counts.used, state, number, confidence_level)
-        for number, score in enumerate(scores)
+        GroupChange(
+            covariate=column,
+            group=group.name if isinstance(group, Level) else number_texts.number(group, 10),
+            n=change.n,
+            before=change.before,
+            after=change.after,
+            change=change.change,
+            low=change.low,
+            high=change.high,
+            p_value=change.p_value,
+            adjusted=corrected,
+        )
+        for (column, group), change, corrected in zip(by_group, changes, adjusted, strict=True)
     )
 
 

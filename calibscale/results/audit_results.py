@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
+from calibscale.formatting import naming
 from calibscale.formatting.number_texts import rounded, with_minus
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.results.cluster_results import Clusters
@@ -434,8 +435,54 @@ class ScoreChange(Declared):
 
 
 @dataclass(frozen=True)
+class GroupChange(Declared):
+    """Change of a proper score by a recalibration in a group of rows that the fit has not used.
+
+    Attributes
+    ----------
+    covariate : str
+        Covariate that defines the group.
+    group : str
+        Value of the covariate in the group, or the name of a range of values.
+    n : int
+        Number of rows.
+    before, after : float or None
+        Mean score.  None where it is infinite.
+    change : float or None
+        Score after recalibration minus the score before.
+    low, high : float or None
+        Interval of the change.  The 95 % hold for all groups with an interval at once (Bonferroni).
+    p_value, adjusted : float or None
+        Two-sided p-value of no change, and adjusted for all groups (Holm 1979).
+    """
+
+    covariate: str
+    group: str
+    n: Count
+    before: float | None
+    after: float | None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_value: Share | None = None
+    adjusted: Share | None = None
+
+    @property
+    def name(self) -> str:
+        """The group as a condition, such as ``region = north``."""
+        return naming.group(self.covariate, self.group)
+
+    @property
+    def became_worse(self) -> bool:
+        """Whether the score has increased: by its interval, or from a finite to an infinite one."""
+        if self.low is not None:
+            return self.low > 0
+        return self.before is not None and self.after is None
+
+
+@dataclass(frozen=True)
 class Improvement(Declared):
-    """Whether a recalibration helped, on rows that the fit has not used.
+    """Whether a recalibration helped, and what it cost, on rows that the fit has not used.
 
     Attributes
     ----------
@@ -447,12 +494,23 @@ class Improvement(Declared):
         Changes of proper scores.
     sentence : str
         What the change of the first score says.
+    accuracy : ScoreChange or None
+        For classes, change of the accuracy: the share of the rows whose most probable class is the
+        label.  Unlike a proper score, it is above 0 where recalibration helps.
+    groups : tuple of GroupChange
+        Changes of the first score by groups.
+    costs : tuple of str
+        What recalibration cost: sentences about the order of
+        predictions, the accuracy, and groups that became worse.
     """
 
     judged: Annotated[str, Values(("cross_fitted", "other_rows"))]
     n: Count
     changes: tuple[ScoreChange, ...]
     sentence: str
+    accuracy: Later[Omitted[ScoreChange | None]] = None
+    groups: Later[Omitted[tuple[GroupChange, ...]]] = ()
+    costs: Later[Omitted[tuple[str, ...]]] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

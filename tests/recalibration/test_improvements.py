@@ -264,3 +264,93 @@ def test_interval__covers_the_change_of_new_rows():
         truth = losses(fresh, drawn, fitted.estimates["temperature"]) - losses(fresh, drawn, 1.0)
         covered += change.low <= truth[:, 0].mean() <= change.high
     assert 272 <= covered <= 297
+
+
+# ---------------------------------------------------------------- costs
+
+
+def biased_in(region, n=4000, seed=0):
+    """Overconfident predictions, which are calibrated in one region of three."""
+    rng = np.random.default_rng([5, seed])
+    regions = np.array(["north", "south", "west"])
+    place = rng.integers(0, 3, n)
+    p = rng.uniform(0.02, 0.98, n)
+    truth = np.where(regions[place] == region, p, 0.5 + 0.4 * (p - 0.5))
+    return cs.from_arrays(
+        probabilities=p,
+        labels=(rng.random(n) < truth).astype(int),
+        covariates={"region": regions[place], "age": rng.normal(40.0, 9.0, n)},
+        binary=True,
+    )
+
+
+def test_groups__that_became_worse_are_named():
+    source = biased_in("west")
+    improvement = cs.recalibrate(source, "platt").improvement
+    assert [group.group for group in improvement.groups] == ["north", "south", "west"]
+    assert [group.became_worse for group in improvement.groups] == [False, False, True]
+    order, sentence = improvement.costs
+    assert "keeps the order of the predictions" in order
+    assert "became worse for region\xa0=\xa0west (+" in sentence
+    assert "simultaneous 95 % intervals of 3 groups" in sentence
+    ages = cs.recalibrate(source, "platt", group_by="age:4").improvement
+    assert len(ages.groups) == 4
+    assert ages.costs[-1].startswith("No group is known to have become worse (4 groups")
+
+
+def test_groups__of_other_rows_and_the_text_are_those_of_the_result(tmp_path):
+    fitted = cs.recalibrate(biased_in("west"), "isotonic", validate=False)
+    judged = fitted.judged_on(biased_in("west", seed=1), group_by=["region"])
+    text = cs.as_text(judged)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "region = west" in text.replace("\xa0", " ")
+    sentence = " ".join(judged.improvement.costs[-1].split())
+    assert sentence in " ".join(text.split())
+    judged.save(tmp_path / "fit.json")
+    assert cs.load_recalibration(tmp_path / "fit.json").improvement == judged.improvement
+    with pytest.raises(cs.OptionError, match="group_by= cannot be combined with cluster="):
+        fitted.judged_on(biased_in("west", seed=1), group_by="region", cluster="age")
+    with pytest.raises(cs.OptionError, match="planet"):
+        cs.recalibrate(biased_in("west"), "platt", group_by="planet")
+
+
+def test_accuracy__has_the_paired_change_of_right_rows():
+    logits, labels = rows(temperature=1.5)
+    fitted = cs.recalibrate(source_of(logits, labels), "vector", validate=False)
+    new, drawn = rows(1500, temperature=1.5, seed=1)
+    accuracy = fitted.judged_on(source_of(new, drawn)).improvement.accuracy
+    right = (new.argmax(axis=1) == drawn).astype(float)
+    after = (fitted.transform(logits=new).argmax(axis=1) == drawn).astype(float)
+    assert (accuracy.before, accuracy.after) == pytest.approx((right.mean(), after.mean()))
+    assert accuracy.change == pytest.approx((after - right).mean(), abs=1e-15)
+    half = student.ppf(0.975, 1499) * (after - right).std(ddof=1) / np.sqrt(1500)
+    # Few rows change, so that limits of skewed rows are somewhat wider than Student's.
+    assert accuracy.high - accuracy.low == pytest.approx(2 * half, rel=0.15)
+
+
+def test_accuracy__of_one_temperature_stays():
+    improvement = cs.recalibrate(source_of(*rows(temperature=1.5)), "temperature").improvement
+    assert improvement.accuracy.change == 0.0
+    (sentence,) = improvement.costs
+    assert sentence.startswith("No prediction becomes right or wrong: the accuracy stays 0.")
+
+
+def test_command__names_groups_that_became_worse(run, tmp_path):
+    rng = np.random.default_rng(0)
+    p, sex = rng.uniform(0.05, 0.95, 3000), rng.choice(["f", "m"], 3000)
+    y = (rng.random(3000) < np.where(sex == "f", p, p**2)).astype(int)
+    lines = [f"{a:.4f},{b},{c},{i % 7}" for i, (a, b, c) in enumerate(zip(p, y, sex, strict=True))]
+    table = tmp_path / "rows.csv"
+    table.write_text("\n".join(["p,y,sex,day", *lines]) + "\n")
+    options = ("--probabilities", "p", "--labels", "y", "--binary")
+    ran = run("recalibrate", table, *options, "--method", "platt", "--group-by", "sex")
+    printed = " ".join(ran.out.split())
+    assert "became worse for sex = f (+" in printed.replace("\xa0", " ")
+    fit = tmp_path / "fit.json"
+    days = run(
+        "recalibrate", table, *options, "--method", "platt", "--group-by", "day", "--json", fit
+    )
+    assert days.code == 0
+    assert len(json.loads(fit.read_text())["improvement"]["groups"]) == 7
+    wrong = run("recalibrate", "--load", fit, "--group-by", "day")
+    assert "--group-by needs rows to judge on" in wrong.err

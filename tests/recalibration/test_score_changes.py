@@ -52,7 +52,7 @@ def test_limits__are_those_of_the_paired_changes(columns, name, options):
         change = 2 * ((moved - hit) ** 2 - (p - hit) ** 2)
     score = {"nll": cs.NLL(), "brier": cs.Brier()}[name]
     with cs.Session.open(source_of(columns), **options) as session:
-        (change_of_mean,) = score_changes(session, source_of(columns, moved), [score])
+        (change_of_mean,) = score_changes(session, source_of(columns, moved), [score]).scores
     expected = dense_limits(change[known], weights[known], 0.95)
     limits = (change_of_mean.low, change_of_mean.high)
     assert limits == pytest.approx((expected.low, expected.high), rel=1e-9)
@@ -66,7 +66,7 @@ def test_limits__are_those_of_the_paired_changes(columns, name, options):
 
 def test_equal_predictions__have_no_change(columns):
     with cs.Session.open(source_of(columns)) as session:
-        changes = score_changes(session, source_of(columns), [cs.NLL(), cs.Brier()])
+        changes = score_changes(session, source_of(columns), [cs.NLL(), cs.Brier()]).scores
     for change, name in zip(changes, ["nll", "brier"], strict=True):
         assert (change.low, change.high, change.p_value) == (0.0, 0.0, 1.0)
         assert change.before == change.after
@@ -79,7 +79,8 @@ def test_infinite_score__has_no_change(columns):
     p, y, _ = columns
     certain = np.where(np.arange(ROWS) == np.flatnonzero(y == 1)[0], 0.0, p)
     with cs.Session.open(source_of(columns)) as session:
-        nll, brier = score_changes(session, source_of(columns, certain), [cs.NLL(), cs.Brier()])
+        certain_source = source_of(columns, certain)
+        nll, brier = score_changes(session, certain_source, [cs.NLL(), cs.Brier()]).scores
     assert (nll.after, nll.change, nll.low, nll.p_value) == (None,) * 4
     assert nll.before is not None
     assert brier.change > 0
@@ -128,3 +129,103 @@ def test_intervals__cover_the_change_of_the_population(rows):
         change = fit.improvement.changes[0]
         covered.append(change.low <= log_ratio.mean() <= change.high)
     assert 0.91 < np.mean(covered) < 0.99
+
+
+# ---------------------------------------------------------------- groups
+
+
+def source_of_groups(columns, region, moved=None, **further):
+    p, y, weights = columns
+    return cs.from_arrays(
+        probabilities=p if moved is None else moved,
+        labels=y,
+        weights=weights,
+        covariates={"region": region, **further},
+        binary=True,
+    )
+
+
+@pytest.mark.parametrize("options", [{"scheduler": "serial"}, {"block_rows": 90}])
+def test_groups__have_the_paired_changes_of_their_rows(columns, rng, options):
+    p, y, weights = columns
+    regions, moved = np.array(["north", "south", "west"]), expit(0.7 * logit(p))
+    region = rng.integers(0, 3, ROWS)
+    source = source_of_groups(columns, regions[region])
+    with cs.Session.open(source, **options) as session:
+        changes = score_changes(
+            session, source_of_groups(columns, regions[region], moved), [cs.NLL()], "region"
+        )
+        (alone,) = score_changes(session, source_of(columns, moved), [cs.NLL()]).scores
+    # Sums by group are added in another order.
+    assert changes.scores[0].low == pytest.approx(alone.low, rel=1e-10)
+    assert changes.scores[0].change == pytest.approx(alone.change, rel=1e-12)
+    change = np.log(np.where(y == 1, p / moved, (1 - p) / (1 - moved)))
+    p_values = []
+    for number, group in enumerate(changes.groups):
+        assert (group.covariate, group.group) == ("region", regions[number])
+        here = (y >= 0) & (region == number)
+        assert group.n == here.sum()
+        mean = np.average(change[here], weights=weights[here])
+        assert group.change == pytest.approx(mean, rel=1e-12)
+        # Bonferroni: all three intervals hold at once.
+        expected = dense_limits(change[here], weights[here], 1.0 - 0.05 / 3)
+        assert (group.low, group.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+        p_values.append(group.p_value)
+    first = int(np.argmin(p_values))
+    assert changes.groups[first].adjusted == pytest.approx(3 * p_values[first])
+
+
+def test_groups__of_several_covariates_and_ranges_are_judged_together(columns, rng):
+    p, *_ = columns
+    region, age = rng.choice(["north", "south"], ROWS), rng.normal(40.0, 10.0, ROWS)
+    source, moved = (source_of_groups(columns, region, q, age=age) for q in (p, p**1.2))
+    with cs.Session.open(source) as session:
+        groups = score_changes(session, moved, [cs.Brier()], ["region", "age:[30,50]"]).groups
+        both = score_changes(session, moved, [cs.Brier()], "region").groups
+    assert [group.group for group in groups[:2]] == ["north", "south"]
+    assert [group.n for group in groups[2:]] == [
+        int(((columns[1] >= 0) & part).sum())
+        for part in (age <= 30, (age > 30) & (age <= 50), age > 50)
+    ]
+    assert groups[3].name == "30 < age ≤ 50"
+    # Five groups have wider intervals than two.
+    assert groups[0].high - groups[0].low > both[0].high - both[0].low
+
+
+def test_groups__with_missing_values_and_single_rows_have_no_interval(columns):
+    p, *_ = columns
+    region = np.where(np.arange(ROWS) == np.flatnonzero(columns[1] >= 0)[0], "rare", "other")
+    source, moved = (source_of_groups(columns, region.astype(object), q) for q in (p, p**1.2))
+    with cs.Session.open(source) as session:
+        other, rare = score_changes(session, moved, [cs.Brier()], "region").groups
+    assert (rare.n, rare.low, rare.adjusted) == (1, None, None)
+    assert not rare.became_worse
+    # A group without an interval takes no share of the level.
+    (alone,) = (
+        change
+        for change in score_changes_without(columns, region == "rare", p**1.2)
+        if change.score == "brier"
+    )
+    assert (other.low, other.high) == pytest.approx((alone.low, alone.high), rel=1e-9)
+
+
+def score_changes_without(columns, left_out, moved):
+    p, y, weights = columns
+    kept = (p, np.where(left_out, -1, y), weights)
+    with cs.Session.open(source_of(kept)) as session:
+        return score_changes(session, source_of(kept, moved), [cs.Brier()]).scores
+
+
+def test_group_with_an_infinite_score__became_worse(columns):
+    p, y, _ = columns
+    region = np.where(np.arange(ROWS) % 2 == 0, "even", "odd")
+    hit = np.flatnonzero((y == 1) & (region == "odd"))[0]
+    certain = np.where(np.arange(ROWS) == hit, 0.0, p)
+    with cs.Session.open(source_of_groups(columns, region)) as session:
+        even, odd = score_changes(
+            session, source_of_groups(columns, region, certain), [cs.NLL()], "region"
+        ).groups
+    assert odd.became_worse
+    assert odd.after is None
+    assert not even.became_worse
+    assert even.change == 0.0

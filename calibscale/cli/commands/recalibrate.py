@@ -62,6 +62,13 @@ from calibscale.formatting.fault_texts import dropped_text
     help="Store with other rows, which say whether the fit helps.  [default: each half of STORE "
     "judges a fit to the other half]",
 )
+@click.option(
+    "--group-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Groups, to name those whose score became worse (repeatable): the values of a covariate; "
+    f"{shared.GROUPINGS}  [default: every categorical covariate]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
 @click.option(
     "--figure",
@@ -82,6 +89,7 @@ def recalibrate(
     target: str | None,
     new: str | None,
     validate: str | None,
+    group_by: tuple[str, ...],
     overwrite: bool,
     figure: str | None,
     onnx: str | None,
@@ -90,7 +98,7 @@ def recalibrate(
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
 
     It says whether the fit helps on rows that it has not used: each half of STORE by a fit to the
-    other half, or the rows of --validate.
+    other half, or the rows of --validate, and for which groups the score became worse.
 
     \b
     Examples:
@@ -103,6 +111,8 @@ def recalibrate(
         raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
     if (target is None and new is not None) or (target and not (new or figure)):
         raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
+    if group_by and load is not None and validate is None:
+        raise click.UsageError("--group-by needs rows to judge on: --validate STORE3")
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
     from calibscale.data.store import LogitStore
@@ -132,11 +142,13 @@ def recalibrate(
     if load is not None:
         if judging is not None:
             execution = {name: options[name] for name in EXECUTION}
-            fitted = fitted.judged_on(judging, **execution)
+            fitted = fitted.judged_on(judging, group_by=list(group_by) or None, **execution)
     else:
         # A copy of the options: they are used again for the rows to judge on.
         with open_session(store, dict(options), "fitting") as session:
-            fitted = fitting.recalibrate(session, method, validate=judging or True)
+            fitted = fitting.recalibrate(
+                session, method, validate=judging or True, group_by=list(group_by) or None
+            )
     outputs.finish(fitted)
     if onnx is not None:
         fitted.to_onnx(onnx, logits=fitted.source["kind"] == "logits")

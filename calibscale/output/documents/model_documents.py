@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Any
 
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
@@ -10,10 +12,18 @@ from calibscale.output.documents import elements as doc
 from calibscale.output.documents.details import number_in
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT
 from calibscale.output.plots.power_plots import plot_power
-from calibscale.results.audit_results import Improvement, RecalibrationResult
+from calibscale.results.audit_results import (
+    GroupChange,
+    Improvement,
+    RecalibrationResult,
+    ScoreChange,
+)
 from calibscale.results.comparison_results import RankedModel, Ranking, Selection
 from calibscale.results.declarations import Json
 from calibscale.results.inference_results import Miscalibration, Power
+
+_MAX_GROUPS = 20  # rows of a table of groups
+_GROUP_WIDTH = 24  # characters of the name of a group
 
 
 def recalibration(result: RecalibrationResult) -> doc.Article:
@@ -30,7 +40,8 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
         else:
             number = number_texts.number if isinstance(value, int | float) else terms.plain
             texts.append(f"{shown} = {number(value)}{error}")
-    sentences = [] if result.improvement is None else [result.improvement.sentence]
+    improvement = result.improvement
+    sentences = [] if improvement is None else [improvement.sentence, *improvement.costs]
     if "classes" in result.source:
         before, after = _log_loss(result.log_loss_before), _log_loss(result.log_loss_after)
         sentences.append(f"Log loss on the rows of the fit: {before} before, {after} after.")
@@ -54,20 +65,47 @@ def _improvement(improvement: Improvement | None) -> doc.Section | None:
     """Section on the rows that the fit has not used, if it was judged by such rows."""
     if improvement is None:
         return None
-    rows = [
-        (
-            change.score,
-            _log_loss(change.before),
-            _log_loss(change.after),
-            number_texts.signed(change.change),
-            number_texts.span(change.low, change.high),
-            number_texts.p_value(change.p_value),
-        )
-        for change in improvement.changes
-    ]
+    changes = list(improvement.changes)
+    if improvement.accuracy is not None:
+        changes.append(improvement.accuracy)
+    rows = [(change.score, *_numbers(change), change.p_value) for change in changes]
     columns = ("score", "before", "after", "change", "95 % interval", "p")
-    scores = doc.table("Scores before and after recalibration", columns, rows)
-    return doc.section("improvement", "Rows that the fit has not used", scores)
+    tables = [doc.table("Scores before and after recalibration", columns, _shown(rows))]
+    if improvement.groups:
+        # The largest increases first, as a score increases where recalibration harms.
+        ordered = sorted(improvement.groups, key=_increase, reverse=True)
+        shown = [
+            (naming.short(group.name, _GROUP_WIDTH), *_numbers(group), group.adjusted)
+            for group in ordered[:_MAX_GROUPS]
+        ]
+        title = f"{improvement.changes[0].score} by group, the largest increases first"
+        if len(ordered) > len(shown):
+            title += f" ({len(shown)} of {len(ordered):,})"
+        columns = ("group", "before", "after", "change", "simultaneous", "p")
+        tables.append(doc.table(title, columns, _shown(shown)))
+    return doc.section("improvement", "Rows that the fit has not used", *tables)
+
+
+def _increase(group: GroupChange) -> float:
+    """Change of the score of a group, infinite if the score has become so, 0 if it is unknown."""
+    if group.change is None:
+        return math.inf if group.became_worse else 0.0
+    return group.change
+
+
+def _numbers(change: ScoreChange | GroupChange) -> tuple[str, str, str, str]:
+    """Score before and after, its change, and the interval of the change."""
+    return (
+        _log_loss(change.before),
+        _log_loss(change.after),
+        number_texts.signed(change.change),
+        number_texts.span(change.low, change.high),
+    )
+
+
+def _shown(rows: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
+    """Rows of a table with p-values as text in the last column."""
+    return [(*cells, number_texts.p_value(p)) for *cells, p in rows]
 
 
 def _log_loss(value: float | None) -> str:
