@@ -229,3 +229,32 @@ def test_group_with_an_infinite_score__became_worse(columns):
     assert odd.after is None
     assert not even.became_worse
     assert even.change == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0.0, 0.4])
+def test_intervals_of_groups__hold_at_once(shift):
+    """500 sets of 5 groups: 99.9 % of binomial counts at 95 % are at least 459."""
+
+    def draw(rng, count):
+        group = rng.choice(5, count, p=[0.4, 0.3, 0.15, 0.1, 0.05])
+        p = expit(rng.normal(-1.0, 1.5, count))
+        y = (rng.random(count) < expit(logit(p) + shift * (group - 2))).astype(int)
+        return p, y, group
+
+    def change(p, y):
+        moved = expit(0.8 * logit(p))
+        return np.log(np.where(y == 1, p / moved, (1 - p) / (1 - moved)))
+
+    p, y, group = draw(np.random.default_rng(0), 2_000_000)
+    truth = [change(p, y)[group == number].mean() for number in range(5)]
+    together = 0
+    for seed in range(500):
+        p, y, group = draw(np.random.default_rng([8, seed]), 1500)
+        columns = {"labels": y, "covariates": {"group": group.astype(float)}, "binary": True}
+        source = cs.from_arrays(probabilities=p, **columns)
+        moved = cs.from_arrays(probabilities=expit(0.8 * logit(p)), **columns)
+        with cs.Session.open(source, scheduler="serial") as session:
+            groups = score_changes(session, moved, [cs.NLL()], "group").groups
+        together += all(g.low <= t <= g.high for g, t in zip(groups, truth, strict=True))
+    assert together >= 459
