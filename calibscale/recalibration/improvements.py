@@ -134,7 +134,9 @@ def improvement_of(
         recalibration_texts.improvement(changes[0], judged),
         accuracy,
         groups,
-        recalibration_texts.costs(changes[0].score, accuracy, groups, keeps_order),
+        recalibration_texts.costs(
+            changes[0].score, accuracy, groups, keeps_order if before.source.classes == 2 else None
+        ),
     )
 
 

@@ -59,20 +59,28 @@ def costs(
     score: str,
     accuracy: ScoreChange | None,
     groups: Sequence[GroupChange],
-    keeps_order: bool,
+    keeps_order: bool | None,
 ) -> tuple[str, ...]:
-    """What recalibration cost in accuracy, and which groups became worse by a score."""
+    """What recalibration cost in accuracy, and which groups became worse by a score.
+
+    `keeps_order` says whether a map of two classes is increasing, and is None for other classes.
+    """
     sentences = [] if accuracy is None else [_accuracy(accuracy, keeps_order)]
     if groups:
         sentences.append(_groups(IN_WORDS[score], groups))
     return tuple(sentences)
 
 
-def _accuracy(accuracy: ScoreChange, keeps_order: bool) -> str:
+def _accuracy(accuracy: ScoreChange, keeps_order: bool | None) -> str:
     """What the change of the accuracy says, and whether the order of the rows has changed."""
     order = ""
     if keeps_order:
         order = "The map keeps the order of the predictions, and so the area under the ROC curve. "
+    elif keeps_order is False:
+        order = (
+            "The map may change the order of the predictions or make ties, and with them the area "
+            "under the ROC curve. "
+        )
     if accuracy.change is None or accuracy.low is None or accuracy.high is None:
         return f"{order}It is not known whether recalibration changes the accuracy."
     value = number_texts.number(accuracy.after)

@@ -293,6 +293,8 @@ def test_groups__that_became_worse_are_named():
     assert "keeps the order of the predictions" in order
     assert "became worse for region\xa0=\xa0west (+" in sentence
     assert "simultaneous 95 % intervals of 3 groups" in sentence
+    steps = cs.recalibrate(source, "isotonic").improvement
+    assert steps.costs[0].startswith("The map may change the order of the predictions or make ties")
     ages = cs.recalibrate(source, "platt", group_by="age:4").improvement
     assert len(ages.groups) == 4
     assert ages.costs[-1].startswith("No group is known to have become worse (4 groups")
