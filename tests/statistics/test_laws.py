@@ -248,7 +248,8 @@ def _concrete(cls: type) -> dict[str, type]:
 
 
 for _module in pkgutil.walk_packages(calibscale.__path__, "calibscale."):
-    if not _module.name.endswith("__main__"):
+    # PyTorch may be missing, and its module defines no statistic.
+    if not _module.name.endswith(("__main__", ".torch")):
         importlib.import_module(_module.name)
 CLASSES = _concrete(Statistic)
 STATISTICS = [EXAMPLES[name](CLASSES[name]) for name in sorted(set(EXAMPLES) & set(CLASSES))]
