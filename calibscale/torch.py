@@ -74,6 +74,7 @@ class LogitScaling(torch.nn.Module):
         self.lowest = scaling.lowest
         self.centred = scaling.centred
         for name in ("weight", "offset"):
+            # Buffers, and not parameters, because a fit is not trained further.
             values = torch.tensor(
                 getattr(scaling, name).tolist(),
                 device=device,
@@ -95,6 +96,7 @@ class LogitScaling(torch.nn.Module):
         weight, offset = (part.to(logits.device, kind) for part in (self.weight, self.offset))
         x = logits.to(kind)
         if self.binary:
+            # The log-odds are the difference of the logits of both classes.
             return (weight * x + (offset[1] - offset[0])).to(logits.dtype)
         require(
             logits.ndim > 0 and logits.shape[-1] == self.classes,

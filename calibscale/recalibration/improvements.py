@@ -122,6 +122,7 @@ def improvement_of(
         changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
     else:
         if group_by is None:
+            # Categories are known without a pass, as quantiles of numbers are not.
             group_by = _categorical(before.source)
         judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
         changes, groups = score_changes(before, after, judging, group_by)

@@ -84,6 +84,7 @@ def _accuracy(accuracy: ScoreChange, keeps_order: bool | None) -> str:
     if accuracy.change is None or accuracy.low is None or accuracy.high is None:
         return f"{order}It is not known whether recalibration changes the accuracy."
     value = number_texts.number(accuracy.after)
+    # An interval has no length only if no row changes.
     if accuracy.low == accuracy.high == 0.0:
         return f"{order}No prediction becomes right or wrong: the accuracy stays {value}."
     size = number_texts.number(abs(accuracy.change), 2)

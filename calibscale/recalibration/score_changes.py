@@ -185,6 +185,7 @@ def score_changes(
     session, columns = by_groups(before, group_by)
     sums = ChangeSums(len(scores))
     pairs = _pairs(before, session, after, scores, columns)
+    # Groups may be missing in a row, and scores may not.
     names = pairs.covariate_names[: 2 * len(scores)]
     results = [
         session.on(pairs).scan([sums], covariates=names, group_by=column)
@@ -199,6 +200,7 @@ def score_changes(
         (column, group): (result.group_counts[group], states[sums])
         for column, result in zip(columns, results, strict=False)
         for group, states in result.groups.items()
+        # The states of all rows are not those of a group.
         if group is not None
     }
     return Changes(changes, _group_changes(scores[0].name, by_group, 1.0 - confidence_level))

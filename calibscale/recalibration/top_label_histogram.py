@@ -57,6 +57,8 @@ def _lowest(classes: int) -> float:
 
 def _common_prefix(classes: int) -> tuple[int, int]:
     """Bits with which the keys of all confidences begin, and their number."""
+    # Bits of positive numbers have the order of the numbers, so that all confidences share the bits
+    # that the smallest and the largest have in common.
     low, high = np.array([_lowest(classes), 1.0]).view(np.int64).tolist()
     known = KEY_BITS - (low ^ high).bit_length()
     return high >> (KEY_BITS - known), known
@@ -90,6 +92,7 @@ class ConfidenceDigits(Statistic):
     def digit(self) -> int:
         """Number of bits of the next digit, fewer for many prefixes."""
         pairs = sum(map(len, self.prefixes))
+        # A digit has at least one bit, or a pass would bring no progress.
         bits = max(1, _CELL_BITS - (pairs - 1).bit_length())
         return min(bits, KEY_BITS - self.known)
 
@@ -107,6 +110,7 @@ class ConfidenceDigits(Statistic):
         return DigitState(np.zeros(int(self.starts[-1])))
 
     def accumulate(self, state: DigitState, chunk: Chunk) -> DigitState:
+        # Groups are few beside the rows of a chunk, so that a loop over them costs little.
         scores, starts = _confidence(chunk), self.starts
         for group, rows in _rows_by_group(np.array(self.groups)[chunk.top]):
             prefixes = self._arrays[group]
@@ -304,6 +308,7 @@ class TopLabelHistogram(RecalibrationMethod):
     def _fit(self, setup: DataProfile, read: Read) -> TopLabelHistogramFit:
         classes = setup.classes
         prefix, known = _common_prefix(classes)
+        # Which classes are pooled is not known before the rows of each have been counted.
         first = ConfidenceDigits(tuple(range(classes)), ((prefix,),) * classes, known)
         state: DigitState = read(first).groups[None][first]
         plan = self._plan(first, state, prefix)
@@ -325,6 +330,7 @@ class TopLabelHistogram(RecalibrationMethod):
                 for group, search in enumerate(plan.searches)
             )
             known += digits.digit
+        # The values need the bounds, and so a pass of their own.
         bounds = tuple(tuple(search.scores.tolist()) for search in plan.searches)
         statistic = ConfidenceBins(plan.groups, bounds)
         result = read(statistic)
@@ -433,6 +439,7 @@ class TopLabelHistogramFit(FittedRecalibrator):
     @property
     def epsilons(self) -> list[float | None]:
         """Largest distance ε of each class (K,), None for classes without a claim."""
+        # The union bound is over the bins of all classes.
         error = self.method.alpha / max(1, self.claims)
         return [None if bins is None else bins.epsilon(error) for bins in self.by_class]
 
@@ -510,6 +517,7 @@ class TopLabelHistogramFit(FittedRecalibrator):
         return [None if bins is None else bins.limits(error) for bins in self.by_class]
 
     def intervals(self, chunk: Chunk) -> Floats:
+        # Rows of pooled classes keep these limits, which claim nothing.
         limits = np.tile([0.0, 1.0], (len(chunk), 1))
         scores = _confidence(chunk)
         for label, rows in _rows_by_group(chunk.top):

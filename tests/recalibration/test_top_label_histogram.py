@@ -19,7 +19,7 @@ K = 4
 
 
 def rows(rng, count, decimals=None, classes=K):
-    """Overconfident predictions, of which the last class is rarely the largest."""
+    """Overconfident predictions.  The last class is rarely the largest."""
     shift = np.append(np.zeros(classes - 1), -2.5)
     q = softmax(2.0 * rng.normal(size=(count, classes)) + shift, axis=1)
     if decimals is not None:
@@ -87,7 +87,7 @@ def test_bins__of_confidences_near_certainty_and_near_chance_are_exact(rng):
 def test_rare_classes__share_bins(rng):
     q, y = rows(rng, 600)
     top = q.argmax(axis=1)
-    fewest = np.sort(np.bincount(top))[1] + 1  # of which two classes have fewer rows
+    fewest = np.sort(np.bincount(top))[1] + 1  # two classes have fewer rows
     fitted = fitted_to(q, y, f"top_label_histogram(bins=3,min_rows={fewest})")
     rare = np.bincount(top, minlength=K) < fewest
     assert [bins is None for bins in fitted.fit.by_class] == rare.tolist()
