@@ -34,7 +34,7 @@ _FEW_EFFECTIVE_ROWS = 10.0
 _ROUNDINGS = 64.0
 
 
-def skewed_limits(moments: Any, confidence_level: float) -> Limits | None:
+def skewed_limits(moments: Any, confidence_level: float, dependence: float = 0.0) -> Limits | None:
     """Limits of the mean of the scores of independent rows, which may be skewed.
 
     With t the studentised mean, and a = Σw³δ³/(Σw²δ²)^1.5 its skewness for deviations δ from the
@@ -50,6 +50,8 @@ def skewed_limits(moments: Any, confidence_level: float) -> Limits | None:
         Sums of the powers of the scores.
     confidence_level : float
         Confidence level.
+    dependence : float
+        Variance of the sum Σws that is added to that of independent rows.
 
     Returns
     -------
@@ -68,8 +70,9 @@ def skewed_limits(moments: Any, confidence_level: float) -> Limits | None:
         return None
     if variance <= 0.0:
         return Limits(mean, mean, "skewness_corrected")
-    error = np.sqrt(variance * rows / (rows - 1.0)) / float(moments.weight)
-    skewness = float(np.clip(third / variance**1.5, -1.0, 1.0))
+    of_sum = variance + dependence
+    error = np.sqrt(of_sum * rows / (rows - 1.0)) / float(moments.weight)
+    skewness = float(np.clip(third / of_sum**1.5, -1.0, 1.0))
     # Σw⁴δ⁴/(Σw²δ²)² is 1 if one row dominates, and at least one over the number of rows.
     concentration = float(np.clip(fourth / variance**2, 1.0 / rows, 1.0))
     if fourth <= 0.0:  # by rounding

@@ -63,6 +63,11 @@ class _CrossFitted(DerivedSource):
         return self._versions[0].sample(count, seed)
 
     @property
+    def exchanged(self) -> ArraySource | None:
+        """Recalibrated predictions of two folds by the fit to the same rows, None of more folds."""
+        return replace(self, fits=self.fits[::-1]) if len(self.fits) == 2 else None
+
+    @property
     def _reads_covariates(self) -> bool:
         return any(fit.covariates for fit in self.fits)
 
@@ -125,7 +130,8 @@ def improvement_of(
             # Categories are known without a pass, as quantiles of numbers are not.
             group_by = _categorical(before.source)
         judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
-        changes, groups = score_changes(before, after, judging, group_by)
+        exchanged = after.exchanged if isinstance(after, _CrossFitted) else None
+        changes, groups = score_changes(before, after, judging, group_by, exchanged=exchanged)
         if len(judging) > len(scores):
             changes, accuracy = changes[:-1], changes[-1]
     return Improvement(

@@ -33,23 +33,22 @@ _LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as c
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _ScorePairs(DerivedSource):
-    """Scores of rows before and `after` a change, as covariates of rows without a prediction.
+class _RowScores(DerivedSource):
+    """Scores of rows before a change and by `versions` after it, as covariates of the rows.
 
-    The columns are each score before the change, then each score after it, and then the covariates
-    at `positions`.  With `change`, the source after the change, only the source before it is read.
-    Else both are read.
+    The columns are each score before the change, then each score of each version, and then the
+    covariates at `positions`.  If the versions change the source before them, it is read only once.
     """
 
-    after: ArraySource = field(kw_only=True)
+    versions: tuple[ArraySource, ...] = field(kw_only=True)
     scores: Sequence[Any] = field(kw_only=True)
     checks: Rules = field(kw_only=True)  # of the rows before the change
-    change: DerivedSource | None = field(kw_only=True)
+    changing: tuple[DerivedSource, ...] = ()  # the versions, if they change the source before them
     positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
     @property
     def row_bytes(self) -> int:
-        return self.before.row_bytes + self.after.row_bytes
+        return self.before.row_bytes + sum(version.row_bytes for version in self.versions)
 
     def describe(self) -> dict[str, Any]:
         return {**self.before.describe(), "name": self.name}
@@ -57,37 +56,37 @@ class _ScorePairs(DerivedSource):
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:
         # Covariates of this source are scores, and not those of the source before the change.
         part = super().part(start, stop, False)
-        if self.change is None:
-            object.__setattr__(part, "after", self.after.part(start, stop))
+        if not self.changing:
+            versions = tuple(version.part(start, stop) for version in self.versions)
+            object.__setattr__(part, "versions", versions)
         return part
 
     @property
     def _reads_covariates(self) -> bool:
-        for_change = self.change is not None and self.change._reads_covariates
-        return for_change or bool(self.positions)
+        return bool(self.positions) or any(version._reads_covariates for version in self.changing)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
-        change = self.change
-        after = self.after.read(start, stop) if change is None else change._changed(block)
-        columns = np.hstack(
-            [
-                self._scores(block, self.checks),
-                # The rows before the change have been checked.
-                self._scores(after, self.after.rules("drop", self.checks.tolerance)),
-            ]
-        )
-        # Rows that are invalid or unlabelled in one version count in neither, without an error.
-        missing = np.any(np.isnan(columns), axis=1)
-        columns[missing] = 0.0
-        columns = columns.clip(-_LARGEST, _LARGEST)
+        if self.changing:
+            changed = [version._changed(block) for version in self.changing]
+        else:
+            changed = [version.read(start, stop) for version in self.versions]
+        columns = [self._scores(block, self.checks)]
+        for version, after in zip(self.versions, changed, strict=True):
+            # The rows before the change have been checked.
+            columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
+        scores = np.hstack(columns)
+        # Rows that are invalid or unlabelled in one version count in none, without an error.
+        missing = np.any(np.isnan(scores), axis=1)
+        scores[missing] = 0.0
+        scores = scores.clip(-_LARGEST, _LARGEST)
         if self.positions:
             assert block.covariates is not None
-            columns = np.hstack([columns, block.covariates[:, list(self.positions)]])
+            scores = np.hstack([scores, block.covariates[:, list(self.positions)]])
         return block._replace(
-            values=np.zeros(len(columns)),
+            values=np.zeros(len(scores)),
             labels=np.where(missing, np.nan, 0.0),
-            covariates=columns if covariates else None,
+            covariates=scores if covariates else None,
         )
 
     def _scores(self, block: Block, rules: Rules) -> Floats:
@@ -112,8 +111,10 @@ class ChangeState(NamedTuple):
     """Sums of s scores before and after a change.
 
     `totals` has Σw·score before and after the change of rows with finite scores (2, s), and
-    `infinite` the number of rows with infinite ones (2, s).  The others are the sums of a
-    `RowMomentState` of each score's differences, with the scores on the first axis.
+    `infinite` the number of rows with infinite ones (2, s).  The next five are the sums of a
+    `RowMomentState` of each score's differences, with the scores on the first axis.  `distance` has
+    Σw², Σw²d and Σw²d² of the differences d between both versions after the change, if there are
+    two (s, 3).
     """
 
     totals: Floats
@@ -123,29 +124,40 @@ class ChangeState(NamedTuple):
     second: Floats
     third: Floats
     fourth: Floats
+    distance: Floats
+
+    def moments(self, number: int) -> RowMomentState:
+        """Moments of the differences of a score."""
+        fields = (self.total, self.weight, self.second, self.third, self.fourth)
+        return RowMomentState(*(field[number] for field in fields))
 
 
 @dataclass(frozen=True)
 class ChangeSums(Statistic):
-    """Sums of the scores of `_ScorePairs`, and moments of their differences."""
+    """Sums of the scores of `_RowScores` with one or two `versions`, and of their differences."""
 
     scores: int
-    powers: ClassVar[tuple[int, ...]] = (1, 0, *RowMoments.powers)
+    versions: int = 1
+    powers: ClassVar[tuple[int, ...]] = (1, 0, *RowMoments.powers, 2)
 
     def zero(self, classes: int) -> ChangeState:
         s = self.scores
-        shapes = ((2, s), (2, s), (s,), (s,), (s, 3), (s, 4), (s, 5))
+        shapes = ((2, s), (2, s), (s,), (s,), (s, 3), (s, 4), (s, 5), (s, 3))
         return ChangeState(*map(np.zeros, shapes))
 
     def accumulate(self, state: ChangeState, chunk: Any) -> ChangeState:
         w = weights_of(chunk)
-        columns = chunk.covariates[:, : 2 * self.scores]
-        pairs = columns.T.reshape(2, self.scores, len(chunk)).copy()
-        infinite = np.abs(pairs) >= _LARGEST
-        pairs[infinite] = 0.0
-        moments = [moment_sums(difference, w) for difference in pairs[1] - pairs[0]]
+        columns = chunk.covariates[:, : (1 + self.versions) * self.scores]
+        scores = columns.T.reshape(1 + self.versions, self.scores, len(chunk)).copy()
+        infinite = np.abs(scores) >= _LARGEST
+        scores[infinite] = 0.0
+        before, after = scores[:2]
+        moments = [moment_sums(difference, w) for difference in after - before]
         by_field = (np.stack(sums) for sums in zip(*moments, strict=True))
-        return added(state, pairs @ w, infinite.sum(axis=2), *by_field)
+        distances = scores[-1] - after
+        squares = w * w
+        distance = [[squares.sum(), squares @ d, squares @ d**2] for d in distances]
+        return added(state, scores[:2] @ w, infinite[:2].sum(axis=2), *by_field, np.array(distance))
 
 
 class Changes(NamedTuple):
@@ -161,6 +173,7 @@ def score_changes(
     scores: Sequence[Estimator],
     group_by: Any = None,
     confidence_level: float = 0.95,
+    exchanged: ArraySource | None = None,
 ) -> Changes:
     """Changes of mean scores from a session's predictions to those of `after`.
 
@@ -181,14 +194,18 @@ def score_changes(
         Groups, as of `calibscale.evaluate`.
     confidence_level : float
         Level of each interval of a score, and of all intervals of the groups at once.
+    exchanged : ArraySource, optional
+        If a fit to each half of the rows changes the other half, the same rows after the change by
+        the fit to their own half.  Then the errors of both halves are alike: see `_dependence`.
     """
     session, columns = by_groups(before, group_by)
-    sums = ChangeSums(len(scores))
-    pairs = _pairs(before, session, after, scores, columns)
+    versions = (after,) if exchanged is None else (after, exchanged)
+    sums = ChangeSums(len(scores), len(versions))
+    rows = _row_scores(before, session, versions, scores, columns)
     # Groups may be missing in a row, and scores may not.
-    names = pairs.covariate_names[: 2 * len(scores)]
+    names = rows.covariate_names[: (1 + len(versions)) * len(scores)]
     results = [
-        session.on(pairs).scan([sums], covariates=names, group_by=column)
+        session.on(rows).scan([sums], covariates=names, group_by=column)
         for column in columns or (None,)
     ]
     total = results[0].groups[None][sums]
@@ -203,20 +220,28 @@ def score_changes(
         # The states of all rows are not those of a group.
         if group is not None
     }
-    return Changes(changes, _group_changes(scores[0].name, by_group, 1.0 - confidence_level))
+    weight = float(total.weight[0])
+    groups = _group_changes(scores[0].name, by_group, weight, 1.0 - confidence_level)
+    return Changes(changes, groups)
 
 
-def _pairs(
+def _row_scores(
     before: Session,
     grouped: Session,
-    after: ArraySource,
+    versions: tuple[ArraySource, ...],
     scores: Sequence[Estimator],
     columns: Sequence[str],
-) -> _ScorePairs:
+) -> _RowScores:
     """Scores before and after, and columns of the `grouped` session of the same rows."""
     source, mean = before.source, MeanPrediction()
-    names = (f"{score.name} {when} change" for when in ("before", "after") for score in scores)
-    return _ScorePairs.of(
+    whens = ("before the change", "after the change", "after the exchanged change")
+    names = [f"{score.name} {when}" for when in whens[: 1 + len(versions)] for score in scores]
+    changing = tuple(
+        version
+        for version in versions
+        if isinstance(version, DerivedSource) and version.before is source
+    )
+    return _RowScores.of(
         grouped.source,
         kind=mean.name,
         forecast=mean,
@@ -226,30 +251,35 @@ def _pairs(
         covariate_names=(*names, *columns),
         categories={k: v for k, v in grouped.source.categories.items() if k in columns},
         times={k: v for k, v in grouped.source.times.items() if k in columns},
-        after=after,
+        versions=versions,
         # The score of a kind may depend on its settings, such as the level of a quantile.
         scores=before.run(scores).fitting,
         checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
         # Groups are further covariates, which the change does not read.
-        change=after if isinstance(after, DerivedSource) and after.before is source else None,
+        changing=changing if len(changing) == len(versions) else (),
         positions=tuple(grouped.source.covariate(column) for column in columns),
     )
 
 
 def _group_changes(
-    name: str, by_group: dict[tuple[str, Any], tuple[int, ChangeState]], error: float
+    name: str,
+    by_group: dict[tuple[str, Any], tuple[int, ChangeState]],
+    weight: float,
+    error: float,
 ) -> tuple[GroupChange, ...]:
     """Changes of the first score by covariate and group, with intervals that hold at once.
 
-    `by_group` has the number of rows and the sums of each group.
+    `by_group` has the number of rows and the sums of each group, and `weight` is Σw of all rows.
     """
     # A group with too few rows or an infinite score has no interval at any level.
     judged = sum(
-        _score_change(name, rows, state, 0, 1.0 - error).low is not None
+        _score_change(name, rows, state, 0, 1.0 - error, weight).low is not None
         for rows, state in by_group.values()
     )
     level = 1.0 - error / max(1, judged)
-    changes = [_score_change(name, rows, state, 0, level) for rows, state in by_group.values()]
+    changes = [
+        _score_change(name, rows, state, 0, level, weight) for rows, state in by_group.values()
+    ]
     adjusted = holm([change.p_value for change in changes])
     return tuple(
         GroupChange(
@@ -269,10 +299,15 @@ def _group_changes(
 
 
 def _score_change(
-    name: str, rows: int, state: ChangeState, number: int, confidence_level: float
+    name: str,
+    rows: int,
+    state: ChangeState,
+    number: int,
+    confidence_level: float,
+    weight: float | None = None,
 ) -> ScoreChange:
-    """Change of one score from the sums of all."""
-    moments = RowMomentState(*(field[number] for field in state[2:]))
+    """Change of one score from the sums of all, in rows of which all have the `weight` Σw."""
+    moments = state.moments(number)
     means: list[float | None] = [
         float(total / moments.weight) if infinite == 0 else None
         for total, infinite in zip(state.totals[:, number], state.infinite[:, number], strict=True)
@@ -281,19 +316,37 @@ def _score_change(
     if None in means:
         return change
     change = replace(change, change=float(moments.total / moments.weight))
-    limits = skewed_limits(moments, confidence_level)
+    share = 1.0 if weight is None else float(moments.weight) / weight
+    dependence = share * _dependence(state.distance[number])
+    limits = skewed_limits(moments, confidence_level, dependence)
     if limits is None:
         return change
     low, high = float(limits.low), float(limits.high)
-    return replace(change, low=low, high=high, p_value=_p_value(moments))
+    return replace(change, low=low, high=high, p_value=_p_value(moments, dependence))
 
 
-def _p_value(state: RowMomentState) -> float:
+def _dependence(distance: Floats) -> float:
+    """Variance of Σw·change that the dependence of cross-fits by halves adds to that of the rows.
+
+    The fit to a half A has coefficients a = θ − H⁻¹u, with the mean u of the scores of its rows and
+    the second derivatives H, and so has the fit to B with v.  The change in A is judged by B's fit,
+    with the error ⟨b − θ, u⟩ = −uᵀH⁻¹v besides that of θ, and the change in B has the same error:
+    the covariance of both is E[(uᵀH⁻¹v)²].  The losses of both fits in a row differ by d with the
+    variance E[(u − v)ᵀH⁻¹(u − v)], from which it follows that half of Σw²(d − mean d)² is to be
+    added.  In a group with a share of the rows it is this share of the group's sum.
+    """
+    squared_weight, total, squares = distance
+    if squared_weight == 0.0:
+        return 0.0
+    return 0.5 * max(0.0, float(squares - total**2 / squared_weight))
+
+
+def _p_value(state: RowMomentState, dependence: float) -> float:
     """Smallest level of significance at which the limits exclude a mean of 0."""
     low, high = np.log(_SMALLEST), 0.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        limits = skewed_limits(state, 1.0 - float(np.exp(middle)))
+        limits = skewed_limits(state, 1.0 - float(np.exp(middle)), dependence)
         assert limits is not None  # as at any other level
         if limits.low > 0 or limits.high < 0:
             high = middle

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit
+from scipy.special import expit, logit, rel_entr
+from scipy.stats import logistic
 
 import calibscale as cs
 from calibscale.intervals.mean_limits import skewed_limits
+from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_by_cross_fits
+from calibscale.recalibration.method_registry import method_of
+from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.recalibration.score_changes import score_changes
 from calibscale.statistics.row_moments import RowMomentState
 
@@ -29,14 +33,14 @@ def source_of(columns, moved=None):
     return cs.from_arrays(probabilities=predicted, labels=y, weights=weights, binary=True)
 
 
-def dense_limits(change, weights, level):
+def dense_limits(change, weights, level, dependence=0.0):
     """Limits from sums of powers of the changes of all rows."""
     state = RowMomentState(
         np.array(weights @ change),
         np.array(weights.sum()),
         *(np.array([weights**power @ change**k for k in range(power + 1)]) for power in (2, 3, 4)),
     )
-    return skewed_limits(state, level)
+    return skewed_limits(state, level, dependence)
 
 
 @pytest.mark.parametrize("name", ["nll", "brier"])
@@ -62,6 +66,48 @@ def test_limits__are_those_of_the_paired_changes(columns, name, options):
     # The p-value is the level whose interval ends at 0.
     at_zero = dense_limits(change[known], weights[known], 1.0 - change_of_mean.p_value)
     assert min(abs(at_zero.low), abs(at_zero.high)) < 1e-6 * (expected.high - expected.low)
+
+
+def test_limits_of_cross_fits__allow_for_the_dependence_of_both_halves(columns):
+    p, y, weights = columns
+    moved, exchanged = expit(0.7 * logit(p)), expit(0.8 * logit(p) + 0.1)
+    known = y >= 0
+    losses = [-np.log(np.where(y == 1, q, 1 - q))[known] for q in (p, moved, exchanged)]
+    w = weights[known]
+    with cs.Session.open(source_of(columns)) as session:
+        versions = [source_of(columns, q) for q in (moved, exchanged)]
+        (change,) = score_changes(session, versions[0], [cs.NLL()], exchanged=versions[1]).scores
+    distance = losses[2] - losses[1]
+    mean = np.average(distance, weights=w**2)
+    expected = dense_limits(losses[1] - losses[0], w, 0.95, 0.5 * (w**2 @ (distance - mean) ** 2))
+    assert (change.low, change.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_intervals_of_cross_fits__cover_where_nothing_is_gained():
+    """Of calibrated predictions, errors of both halves are alike: without allowance 89 % cover.
+
+    300 data sets have a deviation of 1.3 %.
+    """
+    covered = []
+    quantiles = logistic.ppf((np.arange(100_000) + 0.5) / 100_000)
+    population = cs.from_arrays(logits=quantiles, labels=np.zeros(100_000, int), binary=True)
+    truth = np.column_stack([expit(-quantiles), expit(quantiles)])
+    for seed in range(300):
+        rng = np.random.default_rng([8, seed])
+        z = rng.logistic(size=600)
+        labels = (rng.random(600) < expit(z)).astype(int)
+        source = cs.from_arrays(logits=z, labels=labels, binary=True)
+        with cs.Session.open(source, scheduler="serial") as session:
+            after = cross_fitted(session, method_of("beta"))
+            change = improvement_by_cross_fits(session, None, after).changes[0]
+        expected = 0.0
+        for fold, fit in zip(folds_of(2), after.fits, strict=True):
+            share = fold.holds(np.arange(600)).mean()
+            q = recalibrated(population, fit).read(0, 100_000).values
+            expected += share * rel_entr(truth, q).sum(axis=1).mean()
+        covered.append(change.low <= expected <= change.high)
+    assert np.mean(covered) > 0.93
 
 
 def test_equal_predictions__have_no_change(columns):
