@@ -29,6 +29,8 @@ from calibscale.statistics.statistic import Statistic, added, weights_of
 
 _HALVINGS = 60  # of the interval of a p-value, down to the precision of its logarithm
 _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
+_ENOUGH_ROWS = 2**17  # for a variance
+_MOST_STEPS = 16  # at least one block of so many has all scores
 _LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
 
 
@@ -37,7 +39,8 @@ class _RowScores(DerivedSource):
     """Scores of rows before a change and by `versions` after it, as covariates of the rows.
 
     The columns are each score before the change, then each score of each version, and then the
-    covariates at `positions`.  If the versions change the source before them, it is read only once.
+    covariates at `positions`.  Scores of a second version are ∞ outside of a sample of blocks.  If
+    the versions change the source before them, it is read only once.
     """
 
     versions: tuple[ArraySource, ...] = field(kw_only=True)
@@ -67,12 +70,15 @@ class _RowScores(DerivedSource):
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
-        if self.changing:
-            changed = [version._changed(block) for version in self.changing]
-        else:
-            changed = [version.read(start, stop) for version in self.versions]
         columns = [self._scores(block, self.checks)]
-        for version, after in zip(self.versions, changed, strict=True):
+        for position, version in enumerate(self.versions):
+            if position and not self._is_sampled(block):
+                columns.append(np.full_like(columns[0], np.inf))
+                continue
+            if self.changing:
+                after = self.changing[position]._changed(block)
+            else:
+                after = version.read(start, stop)
             # The rows before the change have been checked.
             columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
         scores = np.hstack(columns)
@@ -88,6 +94,12 @@ class _RowScores(DerivedSource):
             labels=np.where(missing, np.nan, 0.0),
             covariates=scores if covariates else None,
         )
+
+    def _is_sampled(self, block: Block) -> bool:
+        """Whether rows of a block have the scores of a second version after the change."""
+        # Its distance from the first one is a variance, which a part of many rows determines.
+        step = max(1, min(_MOST_STEPS, self.rows // _ENOUGH_ROWS))
+        return block.start // len(block.labels) % step == 0
 
     def _scores(self, block: Block, rules: Rules) -> Floats:
         """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
@@ -113,8 +125,8 @@ class ChangeState(NamedTuple):
     `totals` has Σw·score before and after the change of rows with finite scores (2, s), and
     `infinite` the number of rows with infinite ones (2, s).  The next five are the sums of a
     `RowMomentState` of each score's differences, with the scores on the first axis.  `distance` has
-    Σw², Σw²d and Σw²d² of the differences d between both versions after the change, if there are
-    two (s, 3).
+    Σw², Σw²d and Σw²d² of the differences d between both versions after the change (s, 3), in the
+    rows with the finite score of a second version.
     """
 
     totals: Floats
@@ -155,9 +167,11 @@ class ChangeSums(Statistic):
         moments = [moment_sums(difference, w) for difference in after - before]
         by_field = (np.stack(sums) for sums in zip(*moments, strict=True))
         distances = scores[-1] - after
-        squares = w * w
-        distance = [[squares.sum(), squares @ d, squares @ d**2] for d in distances]
-        return added(state, scores[:2] @ w, infinite[:2].sum(axis=2), *by_field, np.array(distance))
+        squares = np.where(infinite[-1], 0.0, w * w)
+        distance = np.array(
+            [[w2.sum(), w2 @ d, w2 @ d**2] for w2, d in zip(squares, distances, strict=True)]
+        )
+        return added(state, scores[:2] @ w, infinite[:2].sum(axis=2), *by_field, distance)
 
 
 class Changes(NamedTuple):
@@ -317,7 +331,7 @@ def _score_change(
         return change
     change = replace(change, change=float(moments.total / moments.weight))
     share = 1.0 if weight is None else float(moments.weight) / weight
-    dependence = share * _dependence(state.distance[number])
+    dependence = share * _dependence(state.distance[number], float(moments.second[0]))
     limits = skewed_limits(moments, confidence_level, dependence)
     if limits is None:
         return change
@@ -325,7 +339,7 @@ def _score_change(
     return replace(change, low=low, high=high, p_value=_p_value(moments, dependence))
 
 
-def _dependence(distance: Floats) -> float:
+def _dependence(distance: Floats, squared_weight: float) -> float:
     """Variance of Σw·change that the dependence of cross-fits by halves adds to that of the rows.
 
     The fit to a half A has coefficients a = θ − H⁻¹u, with the mean u of the scores of its rows and
@@ -334,11 +348,14 @@ def _dependence(distance: Floats) -> float:
     the covariance of both is E[(uᵀH⁻¹v)²].  The losses of both fits in a row differ by d with the
     variance E[(u − v)ᵀH⁻¹(u − v)], from which it follows that half of Σw²(d − mean d)² is to be
     added.  In a group with a share of the rows it is this share of the group's sum.
+
+    `squared_weight` is Σw² of all rows, and the distance d is known in some of them.
     """
-    squared_weight, total, squares = distance
-    if squared_weight == 0.0:
+    known, total, squares = distance
+    if known == 0.0:
         return 0.0
-    return 0.5 * max(0.0, float(squares - total**2 / squared_weight))
+    variance = max(0.0, float(squares / known - (total / known) ** 2))
+    return 0.5 * squared_weight * variance
 
 
 def _p_value(state: RowMomentState, dependence: float) -> float:
