@@ -60,12 +60,16 @@ class CompressedSets:
     def __init__(self, arrays: Callable[[str], Any], has_values: bool, name: str) -> None:
         self.starts, self.classes = arrays(STARTS), arrays(CLASSES)
         self.values = arrays(VALUES) if has_values else None
-        self.rows = int(self.starts.shape[0]) - 1
         dtypes = (self.starts.dtype, self.classes.dtype)
         shapes = {len(self.starts.shape), len(self.classes.shape)}
-        if self.rows < 1 or shapes != {1} or any(dtype.kind not in "iu" for dtype in dtypes):
+        if shapes != {1} or any(dtype.kind not in "iu" for dtype in dtypes):
             raise InvalidDataError(
                 f"{name}: indptr and indices must be whole numbers (n + 1,) and (members,)"
+            )
+        self.rows = int(self.starts.shape[0]) - 1
+        if self.rows < 1:
+            raise InvalidDataError(
+                f"{name}: there are no rows: indptr has n + 1 numbers for n rows"
             )
 
     def members(self, start: int, stop: int, name: str) -> Members:
@@ -75,7 +79,8 @@ class CompressedSets:
         if wrong.any():
             i = start + int(np.argmax(wrong))
             raise InvalidDataError(
-                f"{name}: row {i}: indptr must increase from 0 to the {end:,} members of indices", i
+                f"{name}: row {i}: indptr must not decrease, and be from 0 to the {end:,} members of indices",
+                i,
             )
         within = slice(int(starts[0]), int(starts[-1]))
         classes = np.asarray(self.classes[within])

@@ -170,3 +170,21 @@ def test_cells_that_are_all_empty__are_empty_sets(tmp_path):
     path.write_text("s,y\n,3\n,4\n")
     source = cs.from_file(path, predictions="s", labels="y", forecast="set(coverage=0.9)")
     assert cs.evaluate(source, "coverage")["coverage"].value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("'a|b'|c", ["a|b", "c"]),
+        ("'a|b'", ["a|b"]),
+        ('"a;b"; c', ["a;b", "c"]),
+        ("l'Oréal|x", ["l'Oréal", "x"]),
+        ("'tis|'twas", ["'tis", "'twas"]),
+    ],
+)
+def test_separators_in_quotes__are_part_of_a_name(text, classes):
+    assert of_texts([text], str).values.tolist() == classes
+
+
+def test_known_class__is_recognised_between_blanks():
+    assert of_texts([" a|b "], str, class_names={"a|b": 0}).values.tolist() == ["a|b"]

@@ -99,8 +99,8 @@ def test_command__reads_sets(tmp_path):
     ("arrays", "message"),
     [
         ({"indptr": [0, 1, 2], "indices": [0, 1], "y": 3}, "2 sets, but labels of the shape"),
-        ({"indptr": [0, 2, 1], "indices": [0, 1], "y": 2}, "row 1: indptr must increase from 0"),
-        ({"indptr": [0, 1, 9], "indices": [0, 1], "y": 2}, "row 1: indptr must increase from 0"),
+        ({"indptr": [0, 2, 1], "indices": [0, 1], "y": 2}, "row 1: indptr must not decrease"),
+        ({"indptr": [0, 1, 9], "indices": [0, 1], "y": 2}, "row 1: indptr must not decrease"),
         ({"indptr": [0, 0, 2], "indices": [1, 1], "y": 2}, "row 1: its set has the class 1 twice"),
         ({"indptr": [0, 1, 2], "indices": [0, -1], "y": 2}, "row 1: its set has the class -1"),
         ({"indptr": [0.0, 1.0], "indices": [0], "y": 1}, "must be whole numbers"),

@@ -83,7 +83,9 @@ def of_texts(
         if text is None or text in parsed:
             continue
         try:
-            parsed[text] = [text] if text in class_names else _classes_in(text.strip(), missing)
+            name = text.strip()
+            known = next((form for form in (text, name) if form in class_names), None)
+            parsed[text] = _classes_in(name, missing) if known is None else [known]
         except ValueError as error:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
             message = f"{place(first + i)}: its set is {shown!r}, {error}"
@@ -157,16 +159,23 @@ def _classes_in(text: str, missing: frozenset[str]) -> list[str | None] | None:
         return _in_brackets(_WRAPPED.sub(_without_call, text[1:-1]).strip(), missing)
     if text in missing:
         return None
-    separators = [sign for sign in _SEPARATORS if sign in text]
+    separators = [sign for sign in _SEPARATORS if len(_outside_quotes(text, sign)) > 1]
     if len(separators) == 2:
         raise ValueError("which has both | and ;: separate its classes with one of them")
     if separators:
-        names = [name.strip() for name in text.split(separators[0])]
+        names = [name.strip() for name in _outside_quotes(text, separators[0])]
         return [None if name in missing else _unquoted(name) or None for name in names]
     # A class that is known may have a comma, and other texts may be several classes.
     if "," in text:
         raise ValueError("which has a comma: separate classes with | or ;, or write ['a', 'b']")
     return [_unquoted(text)]
+
+
+def _outside_quotes(text: str, sign: str) -> list[str]:
+    """Parts of a text between the signs that are outside of quotes."""
+    # A quote that does not end before a sign, as in l'Oréal, is a part of a name.
+    part = re.compile(rf"(\s*{_QUOTED}\s*|[^{sign}]*)[{sign}]", re.DOTALL)
+    return [match[1] for match in part.finditer(text + sign)]
 
 
 def _without_call(match: re.Match[str]) -> str:
