@@ -79,7 +79,8 @@ class CompressedSets:
         if wrong.any():
             i = start + int(np.argmax(wrong))
             raise InvalidDataError(
-                f"{name}: row {i}: indptr must not decrease, and be from 0 to the {end:,} members of indices",
+                f"{name}: row {i}: indptr must not decrease, and be from 0 to the {end:,} members "
+                "of indices",
                 i,
             )
         within = slice(int(starts[0]), int(starts[-1]))
