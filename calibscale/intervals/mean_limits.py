@@ -68,15 +68,16 @@ def skewed_limits(moments: Any, confidence_level: float, dependence: float = 0.0
     )
     if rows < 2.0 or not np.isfinite([variance, third, fourth]).all():
         return None
-    if variance <= 0.0:
+    variance_of_sum = variance + dependence
+    if variance_of_sum <= 0.0:
         return Limits(mean, mean, "skewness_corrected")
-    of_sum = variance + dependence
-    error = np.sqrt(of_sum * rows / (rows - 1.0)) / float(moments.weight)
-    skewness = float(np.clip(third / of_sum**1.5, -1.0, 1.0))
+    error = np.sqrt(variance_of_sum * rows / (rows - 1.0)) / float(moments.weight)
+    skewness = float(np.clip(third / variance_of_sum**1.5, -1.0, 1.0))
     # Σw⁴δ⁴/(Σw²δ²)² is 1 if one row dominates, and at least one over the number of rows.
-    concentration = float(np.clip(fourth / variance**2, 1.0 / rows, 1.0))
-    if fourth <= 0.0:  # by rounding
+    if variance <= 0.0 or fourth <= 0.0:  # equal scores, or by rounding
         skewness, concentration = 0.0, 3.0 / rows
+    else:
+        concentration = float(np.clip(fourth / variance**2, 1.0 / rows, 1.0))
     uncertainty = max(concentration - 1.0 / rows, 2.0 / rows)
     freedom = max(2.0 / uncertainty - 1.0, 1.0)
     quantile = float(stdtrit(freedom, 0.5 + confidence_level / 2.0))

@@ -42,6 +42,9 @@ def start_from_cells(
     They differ from the coefficients of the rows by little, because the scores of a cell are
     nearly equal.  None is returned if the cells do not determine them.
     """
+    # Scores that are 0 or 1 to rounding do not tell the log-odds of stored logits.
+    if cells.score[0] <= clip or cells.score[-1] >= 1.0 - clip:
+        return None
     events, others = cells.events, cells.weight - cells.events
     with_event, without = np.flatnonzero(events > 0), np.flatnonzero(others > 0)
     if not (len(with_event) and len(without)):

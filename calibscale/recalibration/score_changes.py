@@ -46,6 +46,7 @@ class _RowScores(DerivedSource):
     versions: tuple[ArraySource, ...] = field(kw_only=True)
     scores: Sequence[Any] = field(kw_only=True)
     checks: Rules = field(kw_only=True)  # of the rows before the change
+    step: int = 1  # of the blocks that have the scores of a second version
     changing: tuple[DerivedSource, ...] = ()  # the versions, if they change the source before them
     positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
@@ -98,8 +99,7 @@ class _RowScores(DerivedSource):
     def _is_sampled(self, block: Block) -> bool:
         """Whether rows of a block have the scores of a second version after the change."""
         # Its distance from the first one is a variance, which a part of many rows determines.
-        step = max(1, min(_MOST_STEPS, self.rows // _ENOUGH_ROWS))
-        return block.start // len(block.labels) % step == 0
+        return block.start // len(block.labels) % self.step == 0
 
     def _scores(self, block: Block, rules: Rules) -> Floats:
         """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
@@ -269,6 +269,7 @@ def _row_scores(
         # The score of a kind may depend on its settings, such as the level of a quantile.
         scores=before.run(scores).fitting,
         checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
+        step=max(1, min(_MOST_STEPS, source.rows // _ENOUGH_ROWS)),
         # Groups are further covariates, which the change does not read.
         changing=changing if len(changing) == len(versions) else (),
         positions=tuple(grouped.source.covariate(column) for column in columns),
@@ -336,6 +337,11 @@ def _score_change(
     if limits is None:
         return change
     low, high = float(limits.low), float(limits.high)
+    # Rows with the same change, as of one score and one label, do not say how much it varies.
+    if low == high != 0.0:
+        return change
+    if name == Accuracy.name:
+        low, high = max(low, -1.0), min(high, 1.0)
     return replace(change, low=low, high=high, p_value=_p_value(moments, dependence))
 
 
@@ -347,7 +353,8 @@ def _dependence(distance: Floats, squared_weight: float) -> float:
     with the error ⟨b − θ, u⟩ = −uᵀH⁻¹v besides that of θ, and the change in B has the same error:
     the covariance of both is E[(uᵀH⁻¹v)²].  The losses of both fits in a row differ by d with the
     variance E[(u − v)ᵀH⁻¹(u − v)], from which it follows that half of Σw²(d − mean d)² is to be
-    added.  In a group with a share of the rows it is this share of the group's sum.
+    added.  In a group with a share of the rows it is this share of the group's sum.  Of scores that
+    the fits do not minimise, it is an approximation.
 
     `squared_weight` is Σw² of all rows, and the distance d is known in some of them.
     """

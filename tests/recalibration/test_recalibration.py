@@ -412,6 +412,17 @@ def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
         method.fit(two_class_source(two))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+@pytest.mark.parametrize("method", ["platt", "beta", "temperature"])
+def test_fit_to_huge_logits__takes_few_passes(method, scale):
+    """Scores of huge logits are 0 or 1 to rounding, so that their cells are no start."""
+    rng = np.random.default_rng(12)
+    z = rng.normal(size=500)
+    y = (rng.random(500) < expit(z)).astype(int)
+    source = from_arrays(logits=scale * z, labels=y, binary=True)
+    assert recalibrate(source, method, validate=False).passes <= 10
+
+
 @pytest.mark.parametrize("method", ["platt", "beta", "temperature", "spline"])
 def test_fit_to_many_rows__starts_from_cells(method):
     rng = np.random.default_rng(11)

@@ -110,6 +110,22 @@ def test_intervals_of_cross_fits__cover_where_nothing_is_gained():
     assert np.mean(covered) > 0.93
 
 
+def test_equal_changes_of_a_group__have_no_interval():
+    """Twelve rows of one score without an event do not say how much the change varies."""
+    rng = np.random.default_rng(1)
+    p = np.r_[np.full(12, 0.1), rng.random(500)]
+    y = np.r_[np.zeros(12, int), rng.integers(0, 2, 500)]
+    group = {"covariates": (np.arange(512) < 12)[:, None] * 1.0, "covariate_names": ["g"]}
+    before, after = (
+        cs.from_arrays(probabilities=q, labels=y, binary=True, **group) for q in (p, p**0.5)
+    )
+    with cs.Session.open(before) as session:
+        others, few = score_changes(session, after, [cs.NLL()], "g").groups
+    assert (few.n, few.low, few.p_value) == (12, None, None)
+    assert few.change > 0
+    assert others.low < others.high
+
+
 def test_equal_predictions__have_no_change(columns):
     with cs.Session.open(source_of(columns)) as session:
         changes = score_changes(session, source_of(columns), [cs.NLL(), cs.Brier()]).scores
