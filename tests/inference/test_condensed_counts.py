@@ -51,6 +51,7 @@ def both_ways(monkeypatch, source, **options):
     return cs.calibration_test(source, **options), by_rows
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(
     ("n", "p"), [(1, 0.1), (7, 0.9), (300, 1e-5), (50_000, 0.1), (10**6, 0.999), (10**9, 1e-3)]
 )
