@@ -143,20 +143,25 @@ def guarantee(report: Report, pool: Executor, count: int) -> None:
     for name, decimals in cells:
         for bins in BINS:
             parts = shared(pool, count, _wrong_claims, name, decimals, bins)
-            beyond, outside, claims, unclaimed, epsilon = np.concatenate(parts).T
             title = name if decimals is None else f"{name}, {decimals} decimals"
-            report.row(
-                scores=title,
-                bins=bins,
-                beyond_epsilon=float(100 * beyond.mean()),
-                outside_limits=float(100 * outside.mean()),
-                claims=float(claims.mean()),
-                unclaimed=float(100 * unclaimed.mean()),
-                epsilon=float(epsilon.mean()),
-            )
-            for kind, wrong in (("beyond ε", beyond), ("outside the limits", outside)):
-                rate = float(100 * wrong.mean())
-                report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
+            _report_claims(report, title, bins, np.concatenate(parts), most)
+
+
+def _report_claims(report: Report, title: str, bins: int, fits: Any, most: float) -> None:
+    """Report and check the claims of fits (count, 5), of which at most `most` % may be wrong."""
+    beyond, outside, claims, unclaimed, epsilon = fits.T
+    report.row(
+        scores=title,
+        bins=bins,
+        beyond_epsilon=float(100 * beyond.mean()),
+        outside_limits=float(100 * outside.mean()),
+        claims=float(claims.mean()),
+        unclaimed=float(100 * unclaimed.mean()),
+        epsilon=float(epsilon.mean()),
+    )
+    for kind, wrong in (("beyond ε", beyond), ("outside the limits", outside)):
+        rate = float(100 * wrong.mean())
+        report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
 
 
 def _event_probability(scores: Any) -> Any:
@@ -214,20 +219,8 @@ def top_labels(report: Report, pool: Executor, count: int) -> None:
     for decimals in DECIMALS:
         for bins in TOP_BINS:
             parts = shared(pool, count, _wrong_top_labels, decimals, bins)
-            beyond, outside, claims, unclaimed, epsilon = np.concatenate(parts).T
             title = "3 classes" if decimals is None else f"3 classes, {decimals} decimals"
-            report.row(
-                scores=title,
-                bins=bins,
-                beyond_epsilon=float(100 * beyond.mean()),
-                outside_limits=float(100 * outside.mean()),
-                claims=float(claims.mean()),
-                unclaimed=float(100 * unclaimed.mean()),
-                epsilon=float(epsilon.mean()),
-            )
-            for kind, wrong in (("beyond ε", beyond), ("outside the limits", outside)):
-                rate = float(100 * wrong.mean())
-                report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
+            _report_claims(report, title, bins, np.concatenate(parts), most)
 
 
 def _top_label_rows(rng: np.random.Generator, n: int, decimals: int | None) -> Any:

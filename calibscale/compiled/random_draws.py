@@ -190,10 +190,13 @@ def _binomial_table(n, p, table):
     lowest, highest = max(mode - reach, 0), min(mode + reach, n)
     odds = p / (1.0 - p)
     table[mode - lowest] = 1.0
+    # P(k − 1)/P(k) = k/((n − k + 1)·odds), from the mode down, and upwards its inverse.
     for k in range(mode, lowest, -1):
-        table[k - 1 - lowest] = table[k - lowest] * k / ((n - k + 1) * odds)
-    for k in range(mode, highest):
-        table[k + 1 - lowest] = table[k - lowest] * ((n - k) * odds) / (k + 1)
+        place = k - lowest
+        table[place - 1] = table[place] * k / ((n - k + 1) * odds)
+    for k in range(mode + 1, highest + 1):
+        place = k - lowest
+        table[place] = table[place - 1] * ((n - k + 1) * odds) / k
     size = highest - lowest + 1
     for k in range(1, size):
         table[k] += table[k - 1]

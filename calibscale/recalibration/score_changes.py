@@ -167,6 +167,7 @@ class ChangeSums(Statistic):
         moments = [moment_sums(difference, w) for difference in after - before]
         by_field = (np.stack(sums) for sums in zip(*moments, strict=True))
         distances = scores[-1] - after
+        # Rows outside of the sample of blocks have no score of a second version.
         squares = np.where(infinite[-1], 0.0, w * w)
         distance = np.array(
             [[w2.sum(), w2 @ d, w2 @ d**2] for w2, d in zip(squares, distances, strict=True)]
