@@ -299,7 +299,7 @@ def _changes(name: str, judged: str, first: int, last: int) -> Any:
                 after = cross_fitted(session, method, FOLDS.get(judged, 2))
                 fits = list(after.fits)
                 shares = _shares_of_folds(len(fits))
-                stated = improvement_by_cross_fits(session, method, after)
+                stated = improvement_by_cross_fits(session, fits[0], after)
         if not isinstance(stated, Improvement) or stated.changes[0].low is None:
             continue
         nll = stated.changes[0]

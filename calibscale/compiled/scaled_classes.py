@@ -1,4 +1,4 @@
-"""Log loss of logits that are scaled class by class, with its first and second derivatives."""
+"""Softmax and log loss of logits that are scaled class by class, with derivatives of the loss."""
 
 from __future__ import annotations
 
@@ -41,6 +41,50 @@ def _product(a, b):
     for k in range(a.size):
         total += a[k] * b[k]
     return total
+
+
+@inlined("nsz", "reassoc", "contract")
+def _softmax(eta, lowest_power):
+    """Replace η by its softmax, where e^(η − max η) is at least e^lowest_power."""
+    _, largest, _ = _extent(eta)
+    total = 0.0
+    for k in range(eta.size):
+        power = eta[k] - largest
+        e = exp(power if power > lowest_power else lowest_power)
+        eta[k] = e
+        total += e
+    scale = 1.0 / total
+    for k in range(eta.size):
+        eta[k] *= scale
+
+
+@kernel
+def softmax_rows(eta, lowest_power):
+    """Replace each row of η by its softmax, with all probabilities above 0.
+
+    Axes:
+        eta (rows, K) float64
+    """
+    for i in range(len(eta)):
+        _softmax(eta[i], lowest_power)
+
+
+@kernel
+def scaled_softmax(x, largest, log_confidence, lowest, centred, coefficients, lowest_power, q):
+    """Softmax of η = a·z + b, with z as in `scaled_losses`.
+
+    Axes:
+        x, largest, log_confidence, lowest, centred, coefficients see `scaled_losses`
+        q (rows, K) float64
+    """
+    rows, K = x.shape
+    for i in range(rows):
+        row = q[i]
+        mean = _log_probabilities(x[i], largest[i], log_confidence[i], lowest, row)
+        mean = mean if centred else 0.0
+        for k in range(K):
+            row[k] = coefficients[0, k] * (row[k] - mean) + coefficients[1, k]
+        _softmax(row, lowest_power)
 
 
 @kernel

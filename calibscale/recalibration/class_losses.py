@@ -72,13 +72,19 @@ def linear(z: Floats, coefficients: Floats) -> Floats:
     return z @ coefficients[:-1] + coefficients[-1]
 
 
-def softmax_of(eta: Floats) -> Floats:
-    """Softmax of η (c, K), with all probabilities above 0."""
-    # The largest η becomes 0, so that exponentials do not overflow.
-    p = eta - eta.max(axis=1, keepdims=True)
-    np.exp(np.maximum(p, _LOWEST_POWER, out=p), out=p)
-    p /= p.sum(axis=1, keepdims=True)
-    return p
+def predicted(inputs: MapInputs, chunk: Chunk, coefficients: Floats) -> Floats:
+    """Probabilities (c, K) of the rows of a chunk by a map, all above 0."""
+    if len(coefficients) > 2:
+        eta = linear(inputs.of(chunk), coefficients)
+        scaled_classes.softmax_rows(eta, _LOWEST_POWER)
+        return eta
+    # One kernel instead of a dozen arrays (c, K).
+    q = np.empty(chunk.values.shape)
+    raw = inputs.raw(chunk)
+    scaled_classes.scaled_softmax(
+        *raw, inputs.lowest, inputs.centred, coefficients, _LOWEST_POWER, q
+    )
+    return q
 
 
 # ---------------------------------------------------------------- statistics
@@ -265,7 +271,7 @@ class ClassCouplings(SecondDerivatives):
 def _differentiated(loss: ClassLoss | ClassCurvature, chunk: Chunk) -> tuple[Floats, Floats]:
     """Probabilities p (c, K), and the derivatives of η (c, r, K), or (c, r, 1) if all are equal."""
     z = loss.inputs.of(chunk)
-    p = softmax_of(linear(z, loss.coefficients))
+    p = predicted(loss.inputs, chunk, loss.coefficients)
     if len(loss.coefficients) == 2:
         return p, np.stack([z, np.ones_like(z)], axis=1)
     return p, np.hstack([z, np.ones((len(z), 1))])[:, :, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -25,10 +26,9 @@ from calibscale.recalibration.class_losses import (
     SecondDerivatives,
     Shrinkage,
     class_hessians,
-    linear,
+    predicted,
     slope_places,
     slopes_of,
-    softmax_of,
     with_slope,
 )
 from calibscale.recalibration.descent import InverseCurvature, minimised
@@ -53,9 +53,11 @@ _SAMPLED_ROWS = 2**15
 _MAX_JOINT = 2048
 _MAX_ERRORS = 512  # coefficients with exact second derivatives, and with standard errors
 _MAX_MIXED = 256  # classes of a matrix: 65,000 coefficients
-# Of a coefficient, above the last step.  Second derivatives change with the coefficients, and are
-# computed again where the first round ends.
-_PRECISIONS = (0.1, 1e-9)
+# Of a coefficient, above the last step of each round.  Second derivatives change with the
+# coefficients: after a long step, they are computed again in the next round.
+_PRECISIONS = (2.0, 0.5, 0.05, 1e-9)
+# Of a fit that judges another one, whose coefficients have standard errors far above it.
+_JUDGING_PRECISIONS = (2.0, 0.05, 1e-4)
 _SAMPLE_PRECISION = 1e-4  # the fit to a sample is only a start
 _MAX_CALLS = 200
 _SLOPES = 2.0 ** np.arange(-6, 4)  # common slopes, of which the best for the sample is a start
@@ -103,7 +105,14 @@ class _ClassMap(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> ClassMapFit:
         search = _Search(self, setup, read)
-        coefficients = search.minimum()
+        return self._fitted(setup, search, search.minimum())
+
+    def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> ClassMapFit:
+        assert isinstance(near, ClassMapFit)
+        search = _Search(self, setup, read)
+        return self._fitted(setup, search, search.minimum_near(near.coefficients))
+
+    def _fitted(self, setup: DataProfile, search: _Search, coefficients: Floats) -> ClassMapFit:
         errors: Floats = np.zeros((0, 0))
         common_error = math.nan
         # Beyond, the covariance would have more entries than a pass can sum in reasonable time.
@@ -273,11 +282,15 @@ class _Search:
     passes: int = 0
 
     def __post_init__(self) -> None:
-        rows = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.setup.classes))
-        self._sample = self.setup.labelled_sample(rows)
-        self._share = min(1.0, rows / self.setup.rows)
+        self._sampled_rows = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.setup.classes))
+        self._share = min(1.0, self._sampled_rows / self.setup.rows)
         self._shape = (self.method.coefficient_rows(self.setup.classes), self.setup.classes)
         self._last: tuple[ClassLossState, PassResult] | None = None
+
+    @cached_property
+    def _sample(self) -> list[Chunk]:
+        """Labelled rows of a sample."""
+        return self.setup.labelled_sample(self._sampled_rows)
 
     @property
     def last(self) -> tuple[ClassLossState, PassResult]:
@@ -298,12 +311,24 @@ class _Search:
             _SAMPLE_PRECISION,
             _MAX_CALLS,
         ).point
-        for precision in _PRECISIONS:
+        return self._descent(near, _PRECISIONS)
+
+    def minimum_near(self, coefficients: Floats) -> Floats:
+        """Coefficients (r, K) near the minimum, from those of a fit to most of the same rows."""
+        return self._descent(coefficients.ravel(), _JUDGING_PRECISIONS)
+
+    def _descent(self, start: Floats, precisions: tuple[float, ...]) -> Floats:
+        """Coefficients (r, K) at which the last step has the last one of the precisions."""
+        near, last_step = start, math.inf
+        for precision in precisions:
+            # A round that the last step has overtaken would only compute derivatives again.
+            if precision >= last_step:
+                continue
             value, inverse = self._at(near)
             best = minimised(self._objective, near, value, inverse, precision, _MAX_CALLS)
             if not best.converged:
                 raise not_converged(self.method.name, self.passes)
-            near = best.point
+            near, last_step = best.point, best.last_step
         return near.reshape(self._shape)
 
     def covariance(self, coefficients: Floats) -> Floats:
@@ -549,7 +574,7 @@ class ClassMapFit(FittedRecalibrator):
         return {"common_slope": self.common_error} if math.isfinite(self.common_error) else {}
 
     def predictions(self, chunk: Chunk) -> Floats:
-        return softmax_of(linear(self.method.inputs.of(chunk), self.coefficients))
+        return predicted(self.method.inputs, chunk, self.coefficients)
 
     @property
     def logit_map(self) -> LogitMap:

@@ -16,10 +16,14 @@ _ROUNDING = 1e-12  # relative rounding of a sum of losses
 
 
 class Minimum(NamedTuple):
-    """Minimum of a function: the point, and whether the last step was small enough."""
+    """Minimum of a function: the point, whether the last step was small enough, and its length.
+
+    The length is relative to the largest coordinate or 1.
+    """
 
     point: Floats
     converged: bool
+    last_step: float
 
 
 @dataclass
@@ -89,8 +93,9 @@ def minimised(
     value, gradient = at_start
     step = -inverse.times(gradient)
     for _ in range(max_calls):
-        if np.abs(step).max() <= precision * max(1.0, np.abs(point).max()):
-            return Minimum(point + step, True)
+        length = float(np.abs(step).max() / max(1.0, np.abs(point).max()))
+        if length <= precision:
+            return Minimum(point + step, True, length)
         trial_value, trial_gradient = function(point + step)
         if not trial_value <= value + _ROUNDING * abs(value):  # the step is too long
             step = step / 2.0
@@ -99,4 +104,4 @@ def minimised(
         inverse.add(step, trial_gradient - gradient)
         point, value, gradient = point + step, trial_value, trial_gradient
         step = -inverse.times(gradient)
-    return Minimum(point, False)
+    return Minimum(point, False, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,6 @@ from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.scores import NLL
-from calibscale.evaluation.evaluate import evaluate
 from calibscale.predictions.claims import includes
 from calibscale.recalibration.boosting import MCBoost
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
@@ -32,6 +32,7 @@ from calibscale.recalibration.recalibrator import (
     fingerprint_of,
     recalibrated,
 )
+from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import Improvement
 from calibscale.session import Session, SessionOptions, unsuitable, verb
 
@@ -188,7 +189,10 @@ def log_losses(session: Session, fit: FittedRecalibrator) -> list[float | None]:
     if isinstance(fit, PriorShiftFit):
         # Rows with the old shares would say that new shares do harm.
         versions = [as_shifted(version, fit) for version in versions]
-    return [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
+    before, after = versions
+    (change,) = score_changes(session.on(before), after, [NLL()]).scores
+    # An infinite loss has no value there.
+    return [math.inf if loss is None else loss for loss in (change.before, change.after)]
 
 
 def _require_maps(source: ArraySource) -> None:
@@ -215,7 +219,7 @@ def _improvement(
         return f"{NOT_JUDGED}: the rows of the fit have the old shares; judge labelled new rows"
     if validate is True:
         after = None if choice is None else choice.cross_fitted
-        return improvement_by_cross_fits(session, fit.method, after, group_by)
+        return improvement_by_cross_fits(session, fit, after, group_by)
     other = as_source(validate)
     require_other_rows(other, fingerprint_of(session.source))
     return improvement_on(session.on(other), fit, group_by=group_by)

@@ -91,15 +91,21 @@ def folds_of(count: int) -> tuple[Fold, ...]:
     return tuple(Fold(number, count, _SEED) for number in range(count))
 
 
-def cross_fitted(session: Session, method: RecalibrationMethod, folds: int = 2) -> ArraySource:
+def cross_fitted(
+    session: Session,
+    method: RecalibrationMethod,
+    folds: int = 2,
+    near: FittedRecalibrator | None = None,
+) -> ArraySource:
     """Source of a session with each row recalibrated by the fit to the rows outside of its fold.
 
-    The errors of `RecalibrationMethod.fit` are raised if the rows without a fold do not determine
-    the fit.
+    `near` is the fit to all rows, if it is known, at which the other fits start.  The errors of
+    `RecalibrationMethod.fit` are raised if the rows without a fold do not determine the fit.
     """
     data = session.source
     fits = tuple(
-        method.fit(session.on(part_of(data, fold, held=False))) for fold in folds_of(folds)
+        method.fit(session.on(part_of(data, fold, held=False)), near=near)
+        for fold in folds_of(folds)
     )
     name = f"{data.name}, cross-fitted by {method.name}"
     changes: dict[str, Any] = {**recalibrated_kind(data), "name": name}
@@ -154,17 +160,18 @@ def _categorical(source: ArraySource) -> list[str]:
 
 def improvement_by_cross_fits(
     session: Session,
-    method: RecalibrationMethod,
+    fit: FittedRecalibrator,
     after: ArraySource | None = None,
     group_by: Any = None,
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 
-    `after` are the predictions that were cross-fitted by halves, if they are known.  Intervals by
+    `fit` is the fit to all rows.  `after` are the predictions that were cross-fitted by halves, if
+    they are known.  Intervals by
     more folds would be too short: their fits share most rows, which makes their errors alike.
     """
     try:
-        after = cross_fitted(session, method) if after is None else after
+        after = cross_fitted(session, fit.method, near=fit) if after is None else after
         keeps_order = isinstance(after, _CrossFitted) and all(f.keeps_order for f in after.fits)
         return improvement_of(session, after, "cross_fitted", keeps_order, None, group_by)
     except OptionError as error:

@@ -11,7 +11,7 @@ from calibscale.errors import missing_package, require
 
 OPSET = 17  # of ONNX 1.12, the first with all operators in double precision
 DTYPES = ("float32", "float64")
-_LOWEST_POWER = -300.0  # probabilities are at least e to this power, as in `softmax_of`
+_LOWEST_POWER = -300.0  # probabilities are at least e to this power, as in `class_losses`
 _CLASSES_AXIS = 1
 
 

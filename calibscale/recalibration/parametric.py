@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from calibscale.array_types import Floats
+from calibscale.compiled import tempered_classes
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
@@ -27,13 +28,14 @@ from calibscale.recalibration.recalibrator import (
 )
 from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
 from calibscale.statistics.score_histogram import OccupiedCells
-from calibscale.statistics.statistic import Statistic, weighted_sum
+from calibscale.statistics.statistic import Statistic
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
 # Of Newton's method, relative to the parameters.  The next step would be about its square, so that
 # parameters are exact to about 1e-10.
 LAST_STEP = 1e-5
+_JUDGING_STEP = 1e-3  # of a fit that judges another one, which is then exact to about 1e-6
 MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
@@ -142,26 +144,15 @@ class TemperedLoss(Statistic):
         return TemperState(*(np.zeros(()) for _ in TemperState._fields))
 
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
-        z, rows = clipped(chunk, self.clip), np.arange(len(chunk))
-        label_logits = z[rows, chunk.labels]
-        e = np.exp(self.theta * z)
-        total = e.sum(axis=1)
-        e *= z / total[:, None]  # in this order: e is 0 where the square of z overflows
-        # E_θ[z] and Var_θ[z] under softmax(θz): derivatives of log Σ exp θz by θ.
-        mean = e.sum(axis=1)
-        spread = np.einsum("ij,ij->i", e, z) - mean * mean
-        w = chunk.weights
-        state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
-        state.loss[...] += weighted_sum(np.log(total) - self.theta * label_logits, w)
-        state.slope[...] += weighted_sum(mean - label_logits, w)
-        state.curvature[...] += weighted_sum(spread, w)
-        with np.errstate(over="ignore"):
-            state.squares[...] += weighted_sum((mean - label_logits) ** 2, w * w)
-        # The slope is Σw(E_θ[z] − z_y).  At θ = 0 the mean is over equal probabilities, and at θ =
-        # ∞ it is the largest z, which is 0.
-        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - label_logits, w)
-        state.slope_infinity[...] += weighted_sum(-label_logits, w)
-        state.clipped[...] += below_clip(chunk, self.clip)[rows, chunk.labels].sum()
+        labels, values = chunk.labels, chunk.values
+        if chunk.kind != "logits":
+            below = values[np.arange(len(chunk)), labels] < self.clip
+            state.clipped[...] += np.count_nonzero(below)
+            values = np.log(np.maximum(values.astype(np.float64), self.clip))
+        sums = np.zeros(len(state) - 1)
+        tempered_classes.add_tempered(values, labels, chunk.weights, self.theta, MASKED, sums)
+        for total, part in zip(state, sums, strict=False):
+            total[...] += part
         return state
 
 
@@ -190,9 +181,18 @@ class TemperatureScaling(RecalibrationMethod):
         return TemperatureFit
 
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
-        theta, low, high = 1.0, 0.0, math.inf
         # Cells of the scores of two classes say after the first pass nearly where the minimum is.
-        has_cells = setup.classes == 2
+        return self._search(setup, read, 1.0, LAST_STEP, has_cells=setup.classes == 2)
+
+    def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> TemperatureFit:
+        assert isinstance(near, TemperatureFit)
+        return self._search(setup, read, 1.0 / near.temperature, _JUDGING_STEP, has_cells=False)
+
+    def _search(
+        self, setup: DataProfile, read: Read, start: float, last_step: float, has_cells: bool
+    ) -> TemperatureFit:
+        """Fit by Newton's method from an inverse temperature, until a step is short enough."""
+        theta, low, high = start, 0.0, math.inf
         for passes in range(1, MAX_PASSES + 1):
             statistic = TemperedLoss(theta, self.clip)
             result = read(statistic, HISTOGRAM) if passes == 1 and has_cells else read(statistic)
@@ -200,7 +200,7 @@ class TemperatureScaling(RecalibrationMethod):
             state: TemperState = states[statistic]
             if passes == 1:
                 _check_temperature(state)
-                before = float(state.loss / state.weight)
+                first = float(state.loss / state.weight)
             slope = float(state.slope)
             # The loss is convex in θ: its minimum lies above θ where the slope is negative, else
             # below.
@@ -213,7 +213,7 @@ class TemperatureScaling(RecalibrationMethod):
                     following = float(start[0])
             step = math.log(following / theta)
             theta = following
-            if abs(step) <= LAST_STEP:
+            if abs(step) <= last_step:
                 notes = clip_note(float(state.clipped), "whose label has", self.clip)
                 # Sandwich standard error of θ [White 1982], times |dT/dθ| = 1/θ² for T = 1/θ.
                 curvature = float(state.curvature) or math.nan  # 0: every row is certain
@@ -221,7 +221,7 @@ class TemperatureScaling(RecalibrationMethod):
                 return TemperatureFit(
                     temperature=1.0 / theta,
                     standard_error=error,
-                    log_loss=(before, float(state.loss / state.weight)),
+                    log_loss=(first, float(state.loss / state.weight)),
                     method=self,
                     classes=setup.classes,
                     counts=result.counts,
@@ -287,7 +287,11 @@ class StoredTemperature(StoredFit):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TemperatureFit(FittedRecalibrator):
-    """Softmax of logits divided by `temperature`, with `log_loss` of the rows before and after."""
+    """Softmax of logits divided by `temperature`.
+
+    `log_loss` has the log losses of the rows at the start of the search, which are those before
+    recalibration unless the search started near another fit, and after recalibration.
+    """
 
     method: TemperatureScaling
     temperature: float

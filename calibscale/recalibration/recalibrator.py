@@ -163,13 +163,22 @@ class RecalibrationMethod(ABC):
         return method
 
     @verb
-    def fit(self, source: Any, **options: Unpack[SessionOptions]) -> FittedRecalibrator:
+    def fit(
+        self,
+        source: Any,
+        near: FittedRecalibrator | None = None,
+        **options: Unpack[SessionOptions],
+    ) -> FittedRecalibrator:
         """Fit to the labelled rows of a source in a few passes.
 
         Parameters
         ----------
         source, **options
             See `calibscale.evaluate`.  A part of a source, see `part_of`, is accepted too.
+        near : FittedRecalibrator, optional
+            Fit of the same method to most of the same rows, such as all rows of which these are
+            half.  A search starts there and ends with an error far below the standard errors, which
+            is enough to judge a method and takes fewer passes.
 
         Raises
         ------
@@ -210,7 +219,10 @@ class RecalibrationMethod(ABC):
                     )
                 return result
 
-            fitted = self._fit(session.profile, read)
+            if near is None:
+                fitted = self._fit(session.profile, read)
+            else:
+                fitted = self._fit_near(session.profile, read, near)
         counts = fitted.counts
         # Rows outside of the part are hidden as unlabelled rows, and are no part of the fit.
         counts = counts._replace(unlabelled=counts.unlabelled - left_out(data))
@@ -226,6 +238,12 @@ class RecalibrationMethod(ABC):
     @abstractmethod
     def _fit(self, setup: DataProfile, read: Read) -> FittedRecalibrator:
         """Fit by one or more passes."""
+
+    def _fit_near(
+        self, setup: DataProfile, read: Read, near: FittedRecalibrator
+    ) -> FittedRecalibrator:
+        """Fit that may start at the fit to most of the same rows, see `fit`."""
+        return self._fit(setup, read)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

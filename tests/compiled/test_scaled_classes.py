@@ -77,6 +77,24 @@ def test_scaled_losses__equal_dense_sums(dtype, weighted, centred):
     np.testing.assert_allclose(sums, [(w * term).sum(axis=0) for term in terms], atol=1e-12)
 
 
+@pytest.mark.parametrize("centred", [True, False])
+def test_scaled_softmax__equals_dense_probabilities(centred):
+    case = _case(np.float32, False, centred)
+    x, largest, log_confidence, _, coefficients = case.arguments
+    q = np.empty(x.shape)
+    scaled_classes.scaled_softmax(
+        x, largest, log_confidence, LOWEST, centred, coefficients, -300.0, q
+    )
+    np.testing.assert_allclose(q, case.p, rtol=1e-13)
+
+
+def test_softmax_rows__has_probabilities_above_0():
+    eta = np.array([[1000.0, 0.0, -1e9], [0.0, 1.0, 2.0]])
+    scaled_classes.softmax_rows(eta, -300.0)
+    np.testing.assert_allclose(eta[0], [1.0, np.exp(-300.0), np.exp(-300.0)], rtol=1e-13)
+    np.testing.assert_allclose(eta[1], np.exp(log_softmax([0.0, 1.0, 2.0])), rtol=1e-13)
+
+
 @pytest.mark.parametrize("smallest", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_scaled_couplings__equal_dense_sums(weighted, smallest):
