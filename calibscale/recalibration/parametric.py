@@ -208,9 +208,9 @@ class TemperatureScaling(RecalibrationMethod):
             following = _next_theta(theta, slope, float(state.curvature), low, high)
             if HISTOGRAM in states:
                 cells = OccupiedCells.of(states[HISTOGRAM].sums)
-                start = start_from_cells(cells, np.atleast_2d, self.clip)
-                if start is not None and low < start[0] < high:
-                    following = float(start[0])
+                of_cells = start_from_cells(cells, np.atleast_2d, self.clip)
+                if of_cells is not None and low < of_cells[0] < high:
+                    following = float(of_cells[0])
             step = math.log(following / theta)
             theta = following
             if abs(step) <= last_step:
