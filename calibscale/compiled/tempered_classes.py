@@ -1,4 +1,4 @@
-"""Log loss of logits that are divided by one temperature, with derivatives of the loss."""
+"""Softmax and log loss of logits that are divided by a temperature, with derivatives."""
 
 from __future__ import annotations
 
@@ -60,3 +60,31 @@ def add_tempered(x, labels, weights, theta, masked, sums):
         # At θ = 0 all probabilities are equal, and at θ = ∞ the mean is the largest z, which is 0.
         sums[5] += w * (plain / K - label)
         sums[6] -= w * label
+
+
+@inlined("nsz", "reassoc", "contract")
+def _exponentials(row, largest, theta, masked, out):
+    """Fill `out` with e = exp(θz) of z = x − max x, and return the sum."""
+    total = 0.0
+    for k in range(row.size):
+        z = row[k] - largest
+        z = masked if z == -math.inf else z
+        e = exp(theta * z)
+        out[k] = e
+        total += e
+    return total
+
+
+@kernel
+def tempered_softmax(x, theta, masked, q):
+    """Softmax of θz, with z as in `add_tempered`.
+
+    Axes:
+        x, theta, masked see `add_tempered`
+        q (rows, K) float64
+    """
+    for i in range(len(x)):
+        _, largest, _ = _extent(x[i])
+        scale = 1.0 / _exponentials(x[i], largest, theta, masked, q[i])
+        for k in range(x.shape[1]):
+            q[i, k] *= scale

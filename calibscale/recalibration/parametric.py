@@ -42,12 +42,14 @@ _LARGEST_STEP = math.log(16.0)
 MASKED = -1e4  # logit of a masked class
 
 
+def _raw_logits(chunk: Chunk, clip: float) -> Floats:
+    """Logits, or logarithms of probabilities raised to at least `clip` (c, K)."""
+    return chunk.values if chunk.kind == "logits" else np.log(np.maximum(chunk.q, clip))
+
+
 def clipped(chunk: Chunk, clip: float) -> Floats:
     """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K)."""
-    if chunk.kind == "logits":
-        z = chunk.values.astype(np.float64)
-    else:
-        z = np.log(np.maximum(chunk.q, clip))
+    z = _raw_logits(chunk, clip).astype(np.float64)
     z -= z.max(axis=1, keepdims=True)
     z[np.isneginf(z)] = MASKED  # its product with a probability of 0 is 0
     return z
@@ -144,11 +146,10 @@ class TemperedLoss(Statistic):
         return TemperState(*(np.zeros(()) for _ in TemperState._fields))
 
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
-        labels, values = chunk.labels, chunk.values
+        labels, values = chunk.labels, _raw_logits(chunk, self.clip)
         if chunk.kind != "logits":
-            below = values[np.arange(len(chunk)), labels] < self.clip
+            below = chunk.values[np.arange(len(chunk)), labels] < self.clip
             state.clipped[...] += np.count_nonzero(below)
-            values = np.log(np.maximum(values.astype(np.float64), self.clip))
         sums = np.zeros(len(state) - 1)
         tempered_classes.add_tempered(values, labels, chunk.weights, self.theta, MASKED, sums)
         for total, part in zip(state, sums, strict=False):
@@ -313,10 +314,9 @@ class TemperatureFit(FittedRecalibrator):
         return {"temperature": self.standard_error}
 
     def predictions(self, chunk: Chunk) -> Floats:
-        q = clipped(chunk, self.method.clip)
-        q /= self.temperature
-        np.exp(q, out=q)
-        q /= q.sum(axis=1, keepdims=True)
+        values = _raw_logits(chunk, self.method.clip)
+        q = np.empty(values.shape)
+        tempered_classes.tempered_softmax(values, 1.0 / self.temperature, MASKED, q)
         return q
 
     def sql(self, score: SQLScore) -> str:

@@ -51,3 +51,13 @@ def test_add_tempered__of_logits_with_infinite_squares_is_finite():
     sums = np.zeros(7)
     tempered_classes.add_tempered(x, np.array([0, 1]), np.empty(0), 1.0, MASKED, sums)
     assert np.isfinite(sums).all()
+
+
+def test_tempered_softmax__equals_dense_probabilities():
+    rng = np.random.default_rng(5)
+    x = (4.0 * rng.normal(size=(ROWS, CLASSES)) + 100.0).astype(np.float32)
+    x[0, 2] = -np.inf
+    q = np.empty(x.shape)
+    tempered_classes.tempered_softmax(x, THETA, -1e4, q)
+    np.testing.assert_allclose(q, softmax(THETA * x.astype(np.float64), axis=1), rtol=1e-13)
+    assert q[0, 2] == 0.0
