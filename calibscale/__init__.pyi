@@ -97,7 +97,7 @@ from .kernels.features import OneHot as OneHot
 from .kernels.features import RandomFourier as RandomFourier
 from .output.plots.prediction_plots import plot_reliability as plot_reliability
 from .output.text import as_text as as_text
-from .planning import plan as plan
+from .planning.cost_plan import plan as plan
 from .predictions.distributions.forecast import Forecast as Forecast
 from .predictions.distributions.mixtures import EnsembleForecast as EnsembleForecast
 from .predictions.distributions.mixtures import MixtureForecast as MixtureForecast

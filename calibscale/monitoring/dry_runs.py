@@ -23,7 +23,7 @@ from calibscale.monitoring.ledger.map_files import history_of
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.monitoring.night import NO_ALARMS
 from calibscale.monitoring.night_challenge import planned_fit
-from calibscale.planning import plan
+from calibscale.planning.cost_plan import plan
 from calibscale.results.night_results import NightPlan
 from calibscale.session import Session
 

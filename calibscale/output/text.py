@@ -407,10 +407,9 @@ def plan_table(plan: Plan) -> None:
     source = plan.source
     like = "" if plan.rows == source["rows"] else "a store like "
     unit = "core" if plan.cluster is None else "worker"
-    head = (
-        f"{like}{source['name']}: {doc.rows_of(plan.rows, source)}, "
-        f"{plural(plan.workers, unit)}: about {seconds(plan.seconds)}"
-    )
+    head = f"{like}{source['name']}: {doc.rows_of(plan.rows, source)}, {plural(plan.workers, unit)}"
+    if not plan.parallel:  # else a table has the times of more than the work below
+        head += f": about {seconds(plan.seconds)}"
     _print(console, head, "bold")
     table = grid("work", "method", numbers=("pairs", "time", "memory", "read"))
     for cost in plan.costs:
@@ -422,6 +421,27 @@ def plan_table(plan: Plan) -> None:
         _print(console, f"There would be no value of {name}: {reason}.")
     if plan.cluster is not None:
         _cluster_table(console, plan.cluster)
+    if plan.parallel:
+        _times_table(console, plan)
+
+
+def _times_table(console: Console, plan: Plan) -> None:
+    """Print the expected times with several workers, and what limits them."""
+    times = plan.parallel
+    table = grid("expected time", numbers=[time.name for time in times])
+    for step in times[0].steps.by_name():
+        amounts = [time.steps.by_name()[step] for time in times]
+        if any(amounts):
+            table.add_row(step, *map(seconds, amounts))
+    table.add_row("total", *(seconds(time.seconds) for time in times))
+    table.add_row("speed-up", *(f"{times[0].seconds / time.seconds:.2g}" for time in times))
+    console.print()
+    show(console, table)
+    console.print()
+    for time in times:
+        _print(console, time.sentence)
+    for remark in plan.remarks:
+        _print(console, remark)
 
 
 def _cluster_table(console: Console, cost: ClusterCost) -> None:

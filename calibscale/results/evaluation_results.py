@@ -29,6 +29,7 @@ from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.exported import Row, Tabular
 from calibscale.results.levels import NO_NUMBER, Level
 from calibscale.results.outcome import Labelled, Outcome
+from calibscale.results.parallel_results import ParallelTime
 from calibscale.results.source_rows import Source, SourceRows
 from calibscale.results.verdict_results import Judgement
 
@@ -466,9 +467,11 @@ class ClusterCost(Declared):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular, Declared):
-    """Expected costs of a run, with `cluster` if a number of workers was given.
+    """Expected costs of a run, with `cluster` and `parallel` if a number of workers was given.
 
-    `left_out` are the reasons why estimators would have no value, by name.
+    `parallel` has the expected elapsed times with one thread, with so many threads, and with so
+    many Dask workers, and `remarks` say what they do not cover.  `left_out` are the reasons why
+    estimators would have no value, by name.
 
     Examples
     --------
@@ -489,6 +492,8 @@ class Plan(Tabular, Declared):
     costs: tuple[Cost, ...]
     cluster: ClusterCost | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    parallel: Later[tuple[ParallelTime, ...]] = ()
+    remarks: Later[tuple[str, ...]] = ()
 
     @property
     def seconds(self) -> Computed[Size]:

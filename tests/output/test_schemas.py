@@ -22,7 +22,7 @@ from calibscale.evaluation.reliability import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.night import night
-from calibscale.planning import plan
+from calibscale.planning.cost_plan import plan
 from calibscale.ranking.rank import rank
 from calibscale.results.declarations import Declared
 from calibscale.results.inference_results import Miscalibration

@@ -52,7 +52,7 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
     The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
     --workers, for a cluster.
     """
-    from calibscale.planning import plan as run
+    from calibscale.planning.cost_plan import plan as run
 
     (source,) = open_sources((store,), options)
     chosen = chosen_estimators(names, options, source.target)

@@ -1,0 +1,100 @@
+"""Time in which a client sends tasks to Dask workers and receives their states, by a trial."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale.engine import dask_backend, dask_connection
+
+_TASKS = 16  # tasks of a trial
+_TRIALS = 2  # of which the quickest counts
+_LARGE = 2**22  # bytes of a state whose time is its transport
+
+
+class DaskTimes(NamedTuple):
+    """Seconds of a client for a task with a small state, for one with a given state, and per byte.
+
+    States travel by TCP within this machine.
+    """
+
+    small: float
+    task: float
+    byte: float
+
+
+@dataclass(frozen=True)
+class _TransportTask:
+    """Engine task that computes nothing: every block has the same state."""
+
+    content: Any
+    blocks: int = _TASKS
+    block_bytes: int = 0
+    state_bytes: int = 0
+
+    def state(self, block: int) -> Any:
+        return self.content
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a
+
+    def part(self, first: int, last: int) -> _TransportTask:
+        return _TransportTask(None)
+
+    @property
+    def shared(self) -> Any:
+        return self.content
+
+    def joined(self, shared: Any) -> _TransportTask:
+        return _TransportTask(shared)
+
+
+def dask_times(state: Any) -> DaskTimes | None:
+    """Measure the transport of a state with a scheduler and a worker inside this process.
+
+    Client, scheduler and worker are threads of one process, which take turns.  The time therefore
+    includes the share of the worker, and is an upper estimate.  None without Dask, or in a task of
+    a worker.
+    """
+    if dask_connection.in_task():
+        return None
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        return None
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",  # as between processes, while threads would share objects
+            host="127.0.0.1",
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": ":0"},
+            memory_limit=0,
+            silence_logs="CRITICAL",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        connection = dask_connection.Connection(client)
+        _seconds(connection, b"")  # the first task checks versions and paths
+        small, task = _seconds(connection, b""), _seconds(connection, state)
+        large = _seconds(connection, np.zeros(_LARGE, np.uint8))
+    return DaskTimes(small, task, max(0.0, large - small) / _LARGE)
+
+
+def _seconds(connection: dask_connection.Connection, state: Any) -> float:
+    """Quickest time of one task of a trial with a state."""
+    trials = []
+    for _ in range(_TRIALS):
+        started = time.process_time()
+        dask_backend.fold(_TransportTask(state), connection, _silent, None)
+        trials.append((time.process_time() - started) / _TASKS)
+    return min(trials)
+
+
+def _silent(done: int, total: int) -> None:
+    """Report no progress."""

@@ -1,0 +1,1 @@
+"""Expected costs of a run, and expected times with more workers, from short measurements."""

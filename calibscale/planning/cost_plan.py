@@ -1,0 +1,275 @@
+"""Expected cost of a run, from a measurement on a few rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, Unpack
+
+from calibscale.engine import schedulers
+from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.dask_trial import dask_times
+from calibscale.engine.memory import Room
+from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
+from calibscale.errors import require
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.evaluation.pass_estimates import (
+    fitting_in_memory,
+    needed_statistics,
+    session_intervals,
+)
+from calibscale.inference.nulls import replicates_of
+from calibscale.intervals.resampling import Resampling
+from calibscale.kernels.pairwise import Pairwise
+from calibscale.planning.measured_times import (
+    MeasuredPass,
+    block_seconds,
+    measured_pass,
+    sent_to_worker,
+    solving_seconds,
+)
+from calibscale.planning.pair_costs import PairTimes, pair_draw_times, pair_times
+from calibscale.planning.parallel_runs import RunTimes, expected_times
+from calibscale.planning.process_start import start_times
+from calibscale.results.estimate import Estimate
+from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
+from calibscale.results.parallel_results import unmeasured
+from calibscale.session import Run, Session, SessionOptions, listed, verb
+from calibscale.statistics.null_distributions import DrawnLabels
+from calibscale.statistics.one_pass import Scan, scan_of
+
+_FEW = 20  # replicates that are timed
+_QUICK = 1.0  # seconds of an opening that is repeated
+
+
+@verb
+def plan(
+    source: Any,
+    estimators: Estimator | str | Iterable[Estimator | str],
+    *,
+    on_unsupported: str = "raise",
+    interval: Resampling | str | bool | None = None,
+    rows: int | None = None,
+    workers: int | None = None,
+    n_replicates: int = 0,
+    **options: Unpack[SessionOptions],
+) -> Plan:
+    """Estimate time, memory and input of `evaluate` or `calibration_test` with these arguments.
+
+    On this machine, the pass is timed on its first block and pairs on a sample of 1,000 rows.  With
+    `workers`, the start of a process, the solve, and the transport of states by Dask within this
+    process are timed as well, and `parallel` has the expected times with so many threads or Dask
+    workers.  They follow from whole blocks, the order of merges, and tasks that one client sends.
+
+    Parameters
+    ----------
+    source, estimators, on_unsupported, interval, **options
+        See `evaluate`.  `left_out` of the plan has the reasons of estimators that would not be
+        computed.
+    rows : int, optional
+        Number of rows of a larger or smaller source of this kind.  Default: the rows of the source.
+    workers : int, optional
+        Number of threads of one machine, and of single-threaded worker processes of a cluster.
+        Default: the workers of the scheduler, without the costs of a cluster.
+    n_replicates : int
+        Number of draws of labels of a test, or 0 for no test.
+
+    Raises
+    ------
+    OptionError, InvalidDataError, StoreError
+        In the same cases as `evaluate`.
+
+    Examples
+    --------
+    >>> import calibscale, numpy as np
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=np.full((100, 4), 0.25), labels=np.zeros(100, int)
+    ... )
+    >>> planned = calibscale.plan(source, [calibscale.ECE()], rows=10**9, workers=64)
+    >>> planned.cluster.blocks > planned.cluster.tasks > 12 * 64
+    True
+    """
+    for name, count, minimum in (
+        ("rows", rows, 1),
+        ("workers", workers, 1),
+        ("n_replicates", n_replicates, 0),
+    ):
+        require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
+    # A plan must not start workers.  It only needs to know how many there would be.
+    scheduler = options.pop("scheduler", None)  # not started
+    requested = listed(estimators)
+    started = time.perf_counter()
+    with Session.open(source, **options) as session:
+        request, _ = session_intervals(session, interval, False)
+        run = session.run(requested, on_unsupported)
+        opening = time.perf_counter() - started
+        room = _least_room(run, scheduler)
+        run = fitting_in_memory(run, request, None, on_unsupported, room)
+        rows = run.source.rows if rows is None else rows
+        count, on_dask = _workers(workers, scheduler or run.execution.scheduler)
+        linear, cluster, task, measured = _pass(run, rows, count, request)
+        draws = _draws(task, run.fitting, count, n_replicates) if n_replicates else None
+        sums = _pair_sums(run, rows, n_replicates)
+        if workers is not None:
+            times = _run_times(run, task, measured, draws, sums, workers, request)
+    pieces = [linear]
+    if draws is not None:
+        pieces.append(draws.cost)
+    pieces += [replace(cost, seconds=pairs.elapsed(count, on_dask)) for cost, pairs in sums]
+    left_out = {
+        estimate.estimator: str(estimate.reason)
+        for estimate in run.chosen
+        if isinstance(estimate, Estimate)
+    }
+    result = Plan(run.source.describe(), rows, count, tuple(pieces), left_out=left_out)
+    if workers is None:
+        return result
+    if opening < _QUICK:  # the first opening also imports modules
+        opening = _opening_seconds(source, requested, on_unsupported, options)
+    parallel = expected_times(times._replace(opening=opening), workers)
+    remarks = unmeasured(parallel, available_cpus())
+    return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
+
+
+def _workers(workers: int | None, scheduler: Any) -> tuple[int, bool]:
+    """Number of workers of the costs, and whether they are Dask workers, not threads."""
+    if workers is not None:
+        return workers, True
+    kind, _ = schedulers.parse_scheduler(scheduler)
+    return schedulers.workers(scheduler), kind != "threads"
+
+
+def _opening_seconds(
+    source: Any, requested: list[Estimator], on_unsupported: str, options: Any
+) -> float:
+    """Time of opening a source again and of binding estimators to it."""
+    started = time.perf_counter()
+    with Session.open(source, **options) as session:
+        session.run(requested, on_unsupported)
+        return time.perf_counter() - started
+
+
+def _run_times(
+    run: Run,
+    task: Scan,
+    measured: MeasuredPass,
+    draws: _Draws | None,
+    sums: list[tuple[Cost, PairTimes]],
+    workers: int,
+    interval: Resampling | None,
+) -> RunTimes:
+    """Times of the pieces of a run, with the number of runs of blocks for Dask workers."""
+    block = measured.times
+    if draws is not None:
+        block = block._replace(computing=block.computing + draws.block_seconds)
+    length = run_length(task, workers)
+    return RunTimes(
+        start=start_times(sent_to_worker(task)),
+        dask=dask_times(measured.state),
+        opening=0.0,
+        solving=solving_seconds(run, task, measured.state, interval),
+        blocks=task.blocks,
+        length=length,
+        tasks=-(-task.blocks // length),
+        block=block,
+        task_bytes=length * measured.task_bytes,
+        arities=arities_of(task),
+        in_order=task.in_order,
+        pairs=tuple(pairs for _, pairs in sums),
+    )
+
+
+def _pair_sums(run: Run, rows: int, n_replicates: int) -> list[tuple[Cost, PairTimes]]:
+    """Costs on one core, and times, of all sums over pairs of rows."""
+    sums = []
+    for estimator in run.fitting:
+        if not isinstance(estimator, Pairwise):
+            continue
+        sums.append(pair_times(run, estimator, rows))
+        if n_replicates and (draws := pair_draw_times(run.profile, estimator, rows, n_replicates)):
+            sums.append(draws)
+    return sums
+
+
+def _least_room(run: Run, scheduler: Any) -> Room:
+    """Memory of this process, which times a block, or of a worker if it has less."""
+    process_room = run.execution.room()
+    scheduler_room = schedulers.room_with(scheduler, run.execution.memory_limit)
+    limited = [room for room in (scheduler_room, process_room) if room.free is not None]
+    return min(limited, key=lambda room: room.free or 0, default=process_room)
+
+
+def _pass(
+    run: Run, rows: int, workers: int, interval: Resampling | None
+) -> tuple[Cost, ClusterCost, Scan, MeasuredPass]:
+    """Cost of the one pass over the rows, and the task that was timed with its times."""
+    data, size = run.source, run.block_rows
+    statistics = tuple(dict.fromkeys(needed_statistics(run, interval, None)))
+    task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
+    # The timed block is of this source, and the number of blocks of the planned one.
+    task = replace(task, blocks=-(-rows // size))
+    measured = measured_pass(task)
+    block, merge = measured.times.block, measured.times.merging
+    # More workers than blocks have nothing to do.
+    busy = min(workers, task.blocks)
+    # A task is a run of blocks, merged by the worker before it is sent.
+    length = run_length(task, workers)
+    tasks = -(-task.blocks // length)
+    depth = tree_levels(task.blocks, arities_of(task))
+    state_bytes = task.state_bytes
+    linear = Cost(
+        "one pass",
+        ", ".join(e.name for e in run.fitting if not isinstance(e, Pairwise)) or "validation",
+        0,
+        block * -(-task.blocks // busy),
+        busy * (task.block_bytes + state_bytes) + (depth + 1) * state_bytes,
+        rows * data.row_bytes,
+    )
+    cluster = ClusterCost(
+        blocks=task.blocks,
+        tasks=tasks,
+        merge_depth=depth,
+        task_bytes=measured.task_bytes,
+        state_bytes=measured.state_bytes,
+        bytes_moved=tasks * (measured.task_bytes + measured.state_bytes),
+        worker_memory=task.block_bytes + (tree_levels(length, arities_of(task)) + 1) * state_bytes,
+        client_memory=(2 * workers + depth) * state_bytes,
+        # Workers run tasks in rounds, each with all of its blocks and their merges.
+        worker_seconds=-(-tasks // busy) * length * (block + merge),
+        client_seconds=tasks * merge,
+    )
+    return linear, cluster, task, measured
+
+
+class _Draws(NamedTuple):
+    """Cost of the replicates of a test with states that merge, and their time in one block."""
+
+    cost: Cost
+    block_seconds: float
+
+
+def _draws(
+    task: Scan, chosen: list[BoundEstimator], workers: int, n_replicates: int
+) -> _Draws | None:
+    """Cost of the replicates of a test with states that merge, from the time of a few."""
+    one_pass = (e for e in chosen if not isinstance(e, Pairwise))
+    drawn = replicates_of(one_pass, DrawnLabels(0), 0, min(n_replicates, _FEW))
+    if not drawn:
+        return None
+    # The sums of a few replicates are timed, without the other sums of the pass.
+    few = replace(task, statistics=tuple(drawn.values()))
+    # Time and states grow in proportion to the number of replicates.
+    share = n_replicates / min(n_replicates, _FEW)
+    seconds = share * block_seconds(few)
+    names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
+    alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
+    cost = Cost(
+        f"{n_replicates:,} draws",
+        names,
+        0,
+        seconds * -(-task.blocks // min(workers, task.blocks)),
+        int(share * few.state_bytes) * alive,
+        0,
+    )
+    return _Draws(cost, seconds)

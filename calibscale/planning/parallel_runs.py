@@ -1,0 +1,113 @@
+"""Expected times of a whole run with several workers, from the measured times of its pieces."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calibscale.engine.dask_trial import DaskTimes
+from calibscale.planning.pair_costs import PairTimes
+from calibscale.planning.parallel_times import (
+    BlockTimes,
+    PassTimes,
+    limit_of,
+    pass_on_threads,
+    pass_on_workers,
+)
+from calibscale.planning.process_start import StartTimes
+from calibscale.results.parallel_results import ParallelTime, TimeSteps
+
+
+class RunTimes(NamedTuple):
+    """Measured times of a run, and the numbers of its pieces.
+
+    Attributes
+    ----------
+    start, dask : StartTimes or None, DaskTimes or None
+        Start of a process, and time of a client for the tasks of Dask workers, if measured.
+    opening, solving : float
+        Times before and after the pass and the sums over pairs.
+    blocks, length, tasks : int
+        Number of blocks, of blocks in a run of a Dask worker, and of these runs.
+    block : BlockTimes
+        Times of a block of the pass.
+    task_bytes : int
+        Bytes that the client sends for a run.
+    arities : tuple of int
+        Numbers of states that a node of the merge tree joins, by level.
+    in_order : bool
+        Whether one thread reads at a time.
+    pairs : tuple of PairTimes
+        Times of sums over pairs, which follow the pass one after another.
+    """
+
+    start: StartTimes | None
+    dask: DaskTimes | None
+    opening: float
+    solving: float
+    blocks: int
+    length: int
+    tasks: int
+    block: BlockTimes
+    task_bytes: int
+    arities: tuple[int, ...]
+    in_order: bool = False
+    pairs: tuple[PairTimes, ...] = ()
+
+
+def expected_times(times: RunTimes, workers: int) -> tuple[ParallelTime, ...]:
+    """Expected times with one thread, with several, and with Dask workers if their times exist."""
+    expected = [time_on_threads(times, threads) for threads in sorted({1, workers})]
+    if times.start is not None and times.dask is not None:
+        expected.append(time_on_workers(times, workers, times.start, times.dask))
+    return tuple(expected)
+
+
+def time_on_threads(times: RunTimes, threads: int) -> ParallelTime:
+    """Expected time with threads of one process."""
+    steps = _steps(
+        times,
+        0.0 if times.start is None else times.start.process,
+        pass_on_threads(times.block, times.blocks, threads, times.arities, times.in_order),
+        sum(sums.panels_on_threads() for sums in times.pairs),
+        sum(sums.on_threads(threads) for sums in times.pairs),
+    )
+    return _parallel_time("threads", threads, min(threads, times.blocks), steps, times.pairs)
+
+
+def time_on_workers(
+    times: RunTimes, workers: int, start: StartTimes, dask: DaskTimes
+) -> ParallelTime:
+    """Expected time with Dask workers of one thread, which start when the client has started."""
+    # Rows in memory are sent along with a task.  The trial measured tasks of a few bytes.
+    block = times.block._replace(task=dask.task + dask.byte * times.task_bytes)
+    steps = _steps(
+        times,
+        2.0 * (start.process + start.dask),
+        pass_on_workers(block, times.blocks, times.tasks, times.length, workers),
+        sum(sums.panels_on_workers(workers) for sums in times.pairs),
+        sum(sums.on_workers(workers, dask.small, dask.byte) for sums in times.pairs),
+    )
+    return _parallel_time("dask", workers, min(workers, times.tasks), steps, times.pairs)
+
+
+def _steps(
+    times: RunTimes, start: float, pass_times: PassTimes, panels: float, pairs: float
+) -> TimeSteps:
+    return TimeSteps(
+        start=start,
+        opening=times.opening,
+        **pass_times._asdict(),
+        panels=panels,
+        pairs=pairs,
+        solving=times.solving,
+    )
+
+
+def _parallel_time(
+    kind: str, workers: int, in_pass: int, steps: TimeSteps, pairs: tuple[PairTimes, ...]
+) -> ParallelTime:
+    """Result for workers of which `in_pass` have work in the pass."""
+    in_pairs = max((sums.busy(workers, kind) for sums in pairs), default=0)
+    busy = {"reading": in_pass, "computing": in_pass, "pairs": in_pairs}
+    limit = limit_of(steps.by_name(), busy, workers)
+    return ParallelTime(kind, workers, max(in_pass, in_pairs), limit, steps)

@@ -1,0 +1,133 @@
+"""Expected elapsed times of a run with several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from calibscale.formatting.number_texts import plural
+from calibscale.results.declarations import Computed, Count, Declared, Size
+
+_NOUNS = {"threads": "thread", "dask": "Dask worker"}
+# What the step is that takes most of the time, and whether more workers divide it.
+_LIMITS = {
+    "start": "the start of processes",
+    "opening": "opening the source and choosing settings, which one thread does",
+    "reading": "reading blocks, which workers divide",
+    "computing": "computing blocks, which workers divide",
+    "merging": "merging states, which the tree does one after another",
+    "transport": "sending tasks and receiving states, which one client does",
+    "panels": "reading panels of rows for sums over pairs",
+    "pairs": "sums over pairs of rows, which workers divide",
+    "solving": "the serial solve after the pass",
+    "few_blocks": "the largest block, as there are fewer blocks than workers",
+    "few_panels": "the largest pair of panels, as there are fewer pairs of panels than workers",
+}
+_STEP = {"few_blocks": ("reading", "computing"), "few_panels": ("pairs",)}  # steps of a limit
+
+
+@dataclass(frozen=True)
+class TimeSteps(Declared):
+    """Elapsed seconds of the steps of a run.
+
+    Attributes
+    ----------
+    start : float
+        Start of a process: imports and compiled code.  Dask workers start after the client.
+    opening : float
+        Opening the source, and settings that follow from a sample of it.
+    reading, computing, merging : float
+        Blocks of the pass over the rows, and the merges of their states that other work does not
+        overlap.
+    transport : float
+        Tasks and states of Dask workers that other work does not overlap.
+    panels : float
+        Reading panels of rows for sums over pairs.
+    pairs : float
+        Sums over pairs of rows, with the transport of their states.
+    solving : float
+        Estimates and intervals from the states.
+    """
+
+    start: Size
+    opening: Size
+    reading: Size
+    computing: Size
+    merging: Size
+    transport: Size
+    panels: Size
+    pairs: Size
+    solving: Size
+
+    def by_name(self) -> dict[str, float]:
+        """Seconds by the name of a step."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class ParallelTime(Declared):
+    """Expected elapsed time of a run with threads of one process, or with Dask workers.
+
+    Attributes
+    ----------
+    kind : str
+        ``"threads"`` or ``"dask"``.
+    workers : int
+        Number of threads or workers.
+    busy : int
+        Number of them that have work.
+    limit : str
+        Step that takes most of the time, or ``"few_blocks"`` or ``"few_panels"`` if workers have no
+        work in this step.
+    steps : TimeSteps
+        Times of the steps.
+    """
+
+    kind: str
+    workers: Count
+    busy: Count
+    limit: str
+    steps: TimeSteps
+
+    @property
+    def seconds(self) -> Computed[Size]:
+        return sum(self.steps.by_name().values())
+
+    @property
+    def name(self) -> str:
+        """Number and kind of the workers, such as ``"64 Dask workers"``."""
+        return plural(self.workers, _NOUNS[self.kind])
+
+    @property
+    def sentence(self) -> Computed[str]:
+        """What limits the time, and how many workers have nothing to do."""
+        steps = self.steps.by_name()
+        seconds = sum(steps[name] for name in _STEP.get(self.limit, (self.limit,)))
+        share = seconds / self.seconds if self.seconds else 0.0
+        sentence = f"{self.name}: {100 * share:.0f} % of the time is {_LIMITS[self.limit]}."
+        idle = self.workers - self.busy
+        if idle:
+            verb = "has" if idle == 1 else "have"
+            sentence += f" {idle:,} of them {verb} nothing to do."
+        return sentence
+
+
+def unmeasured(times: Sequence[ParallelTime], cores: int) -> tuple[str, ...]:
+    """Sentences on the workers of a plan that no measurement on this machine covers."""
+    sentences = ["Single pieces of work were measured with one core, and the rest is arithmetic."]
+    if any(time.workers > cores for time in times):
+        sentences.append(
+            f"This machine has {plural(cores, 'core')}. More were not measured: memory bandwidth, "
+            "storage or a network may limit them."
+        )
+    if any(time.kind == "threads" and time.workers > 1 for time in times):
+        sentences.append(
+            "Times of threads are lower bounds: threads also wait for the lock of the Python "
+            "interpreter, which was not measured and which Dask workers do not share."
+        )
+    if not any(time.kind == "dask" for time in times):
+        sentences.append(
+            "There is no time of Dask workers, because the extra cluster is not installed or their "
+            "start could not be measured."
+        )
+    return tuple(sentences)
