@@ -63,14 +63,13 @@ def pass_on_threads(
     # The tree merges each state once.  A thread has one state per block, which it merges before it
     # takes the next block.
     merging = (rounds - 1) * times.merging
-    # A node above the leaves merges its children one after another, and a round of blocks completes
-    # `threads / arity` children.  If merging them takes longer than a round, the node limits.
-    children = threads / arity(arities, 0)
-    round_time = times.block + times.merging
-    merging += (rounds - 1) * max(0.0, children * times.merging - round_time)
     # The blocks of the last round end together, and no other work overlaps with their merges.
     last = blocks - (rounds - 1) * threads
     merging += closing_merges(blocks, last, arities) * times.merging
+    # A node merges its children one after another, which may take longer than their blocks.
+    round_time = times.block + times.merging
+    chain = last_chain(blocks, threads, round_time, times.merging, arities)
+    merging = max(merging, times.block + chain - rounds * times.block)
     reading, computing = rounds * times.reading, rounds * times.computing
     if in_order:
         # The last block is computed after all blocks are read one after another.
@@ -92,6 +91,29 @@ def closing_merges(blocks: int, last: int, arities: tuple[int, ...]) -> int:
         # The first child of a node is not merged with anything.
         merges += children - 1 if children == siblings else children
     return merges
+
+
+def last_chain(
+    blocks: int, threads: int, round_time: float, merging: float, arities: tuple[int, ...]
+) -> float:
+    """Time after the first block at which the longest chain of merges of one node ends.
+
+    In each round one block per thread ends.  The chain of a node starts with its first block.
+    Chains of earlier nodes run at the same time on other threads, so that the last two nodes of
+    each level decide, of which the last one may have fewer children.
+    """
+    longest = 0.0
+    levels = tree_levels(blocks, arities)
+    for level in range(levels):
+        below, span = node_blocks(arities, level), node_blocks(arities, level + 1)
+        last_node = (blocks - 1) // span
+        for node in range(max(0, last_node - 1), last_node + 1):
+            children = -(-min(span, blocks - node * span) // below)
+            # One more merge on each level above.
+            merges = children - 1 + levels - level - 1
+            earlier = node * span // threads * round_time
+            longest = max(longest, earlier + merges * merging)
+    return longest
 
 
 def pass_on_workers(
