@@ -12,6 +12,7 @@ from calibscale.engine import dask_backend, dask_connection
 
 _TASKS = 16  # tasks of a trial
 _TRIALS = 2  # of which the quickest counts
+_PAUSE = 0.005  # seconds of a task, so that messages are not sent together as if tasks were free
 _LARGE = 2**22  # bytes of a state whose time is its transport
 
 
@@ -28,7 +29,7 @@ class DaskTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class _TransportTask:
-    """Engine task that computes nothing: every block has the same state."""
+    """Engine task that waits and computes nothing: every block has the same state."""
 
     content: Any
     blocks: int = _TASKS
@@ -36,6 +37,7 @@ class _TransportTask:
     state_bytes: int = 0
 
     def state(self, block: int) -> Any:
+        time.sleep(_PAUSE)
         return self.content
 
     def merge(self, a: Any, b: Any) -> Any:
@@ -55,9 +57,9 @@ class _TransportTask:
 def dask_times(state: Any) -> DaskTimes | None:
     """Measure the transport of a state with a scheduler and a worker inside this process.
 
-    Client, scheduler and worker are threads of one process, which take turns.  The time therefore
-    includes the share of the worker, and is an upper estimate.  None without Dask, or in a task of
-    a worker.
+    Processor time counts, so that pauses and other work on the machine do not.  Client, scheduler
+    and worker are threads of this process, so that the share of the worker, which another process
+    would have, is included.  None without Dask, or in a task of a worker.
     """
     if dask_connection.in_task():
         return None
@@ -87,7 +89,7 @@ def dask_times(state: Any) -> DaskTimes | None:
 
 
 def _seconds(connection: dask_connection.Connection, state: Any) -> float:
-    """Quickest time of one task of a trial with a state."""
+    """Processor time of one task with a state, in the quickest trial."""
     trials = []
     for _ in range(_TRIALS):
         started = time.process_time()

@@ -456,7 +456,7 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
         ("memory per worker", f"{size(cost.worker_memory)} + 200 MB"),
         ("memory of the client", f"{size(cost.client_memory)} + 200 MB"),
         ("time per worker", seconds(cost.worker_seconds)),
-        ("merge time of the client", seconds(cost.client_seconds)),
+        ("time of the client", seconds(cost.client_seconds)),
     ):
         table.add_row(quantity, amount)
     console.print()

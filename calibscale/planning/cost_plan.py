@@ -128,6 +128,9 @@ def plan(
     if opening < _QUICK:  # the first opening also imports modules
         opening = _opening_seconds(source, requested, on_unsupported, options)
     parallel = expected_times(times._replace(opening=opening), workers)
+    if times.dask is not None:
+        client_seconds = times.tasks * (times.dask.task + times.block.merging)
+        cluster = replace(cluster, client_seconds=client_seconds)
     remarks = unmeasured(parallel, available_cpus())
     return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
 

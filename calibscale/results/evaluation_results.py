@@ -450,7 +450,8 @@ class ClusterCost(Declared):
     worker_memory, client_memory : int
         Memory in bytes beyond the about 200 MB of an interpreter with imported packages.
     worker_seconds, client_seconds : float
-        Time of one worker, and of the client, which merges the states of tasks.
+        Time of one worker, and of the client, which sends tasks and merges their states.  Without
+        Dask, the time of the client has the merges alone.
     """
 
     blocks: Count

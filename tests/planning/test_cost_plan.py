@@ -92,7 +92,11 @@ def test_plan__command_shows_the_cluster(run: Any, store: Path, tmp_path: Path) 
     table = run("plan", store, *options).out
     for text in ("1,000,000,000 rows", "64 workers", "tasks", "memory per worker"):
         assert text in table
-    assert json.loads(path.read_text())["cluster"]["tasks"] > 768
+    for text in ("64 threads", "64 Dask workers", "speed-up", "% of the time is"):
+        assert text in table
+    written = json.loads(path.read_text())
+    assert written["cluster"]["tasks"] > 768
+    assert [time["kind"] for time in written["parallel"]] == ["threads", "threads", "dask"]
     assert json.loads(run("plan", store, "-e", "ece", "--json", "-").out)["cluster"] is None
     assert run("plan", store, "--workers", 0).code == 2
 
@@ -129,3 +133,90 @@ def test_plan__counts_the_draws_of_a_test() -> None:
         assert 2 < ten / single < 50
     with pytest.raises(cs.OptionError, match="n_replicates must be at least 0"):
         cs.plan(source, estimators, n_replicates=-1)
+
+
+@pytest.fixture(scope="module")
+def large_plan(store: Path) -> cs.Plan:
+    return cs.plan(store, ESTIMATORS, rows=10**8, workers=64)
+
+
+@pytest.mark.cluster
+def test_plan__of_workers_has_times_of_threads_and_of_dask_workers(large_plan: cs.Plan) -> None:
+    assert [(time.kind, time.workers) for time in large_plan.parallel] == [
+        ("threads", 1),
+        ("threads", 64),
+        ("dask", 64),
+    ]
+    serial, threads, dask = large_plan.parallel
+    assert large_plan.cluster is not None
+    blocks = large_plan.cluster.blocks
+    for expected in (serial, threads, dask):
+        assert expected.seconds == pytest.approx(sum(expected.steps.by_name().values()))
+    # 64 workers share the blocks in whole rounds.
+    share = -(-blocks // 64) / blocks
+    for step in ("reading", "computing"):
+        one, several = getattr(serial.steps, step), getattr(threads.steps, step)
+        assert several == pytest.approx(share * one)
+    for step in ("opening", "solving"):
+        assert getattr(serial.steps, step) == getattr(dask.steps, step) > 0
+    assert serial.steps.transport == threads.steps.transport == 0 < dask.steps.transport
+    # Dask workers start after the client, and import Dask.
+    assert dask.steps.start > 2 * serial.steps.start > 0
+
+
+@pytest.mark.cluster
+def test_plan__says_what_was_not_measured(large_plan: cs.Plan) -> None:
+    remarks = " ".join(large_plan.remarks)
+    assert "More were not measured: memory bandwidth" in remarks
+    assert "lower bounds" in remarks
+    assert "There is no time of Dask workers" not in remarks
+    restored = cs.Plan.from_dict(json.loads(json.dumps(large_plan.to_dict())))
+    assert restored.parallel == large_plan.parallel
+    assert restored.remarks == large_plan.remarks
+
+
+@pytest.mark.cluster
+def test_plan__of_fewer_blocks_than_workers_says_that_workers_are_idle(store: Path) -> None:
+    planned = cs.plan(store, "ece", workers=1000)
+    assert planned.cluster is not None
+    idle = 1000 - planned.cluster.blocks
+    for expected in planned.parallel[1:]:
+        assert expected.busy == planned.cluster.blocks
+        assert f"{idle:,} of them have nothing to do" in expected.sentence
+
+
+@pytest.mark.cluster
+def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panels() -> None:
+    rng = np.random.default_rng(5)
+    source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
+    pairwise = cs.JKCE(cs.RandomFourier(bandwidth=0.5), method="tiles")
+    # 40,000 rows are four panels, whose pairs are ten tasks.
+    planned = cs.plan(source, pairwise, rows=40_000, workers=64)
+    serial, threads, dask = planned.parallel
+    assert dask.busy == 10
+    assert dask.steps.pairs >= serial.steps.pairs / 8  # a pair of panels is 1/8 of n²/2
+    assert threads.steps.pairs < dask.steps.pairs
+    # Threads read the panels one after another.
+    assert threads.steps.panels == serial.steps.panels > 0
+
+
+def test_plan__of_drawn_pairs_is_serial() -> None:
+    rng = np.random.default_rng(5)
+    source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
+    drawn = cs.JKCE(cs.RandomFourier(bandwidth=0.5), method="pairs", n_pairs=10_000)
+    one, many = (
+        min(cs.plan(source, drawn, scheduler=f"threads:{n}").costs[-1].seconds for _ in range(2))
+        for n in (1, 50)
+    )
+    # Both measurements are of a busy machine.
+    assert many > one / 5
+
+
+@pytest.mark.cluster
+def test_plan__without_supported_estimators_says_why() -> None:
+    source = cs.from_arrays(probabilities=np.full((100, 3), 1 / 3), labels=np.zeros(100, int))
+    planned = cs.plan(source, "cox_slope(notion=positive)", on_unsupported="report", workers=2)
+    assert list(planned.left_out) == ["cox_slope"]
+    assert planned.costs[0].method == "validation"
+    with pytest.raises(cs.OptionError):
+        cs.plan(source, "cox_slope(notion=positive)", workers=2)
