@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from calibscale.engine import dask_backend, dask_connection
 
@@ -17,12 +16,11 @@ _LARGE = 2**22  # bytes of a state whose time is its transport
 
 
 class DaskTimes(NamedTuple):
-    """Seconds of a client for a task with a small state, for one with a given state, and per byte.
+    """Processor seconds of a client for a task with a small state, and for each byte of a state.
 
     States travel by TCP within this machine.
     """
 
-    small: float
     task: float
     byte: float
 
@@ -54,12 +52,14 @@ class _TransportTask:
         return _TransportTask(shared)
 
 
-def dask_times(state: Any) -> DaskTimes | None:
-    """Measure the transport of a state with a scheduler and a worker inside this process.
+@cache
+def dask_times() -> DaskTimes | None:
+    """Measure tasks and the transport of states with a scheduler and a worker in this process.
 
     Processor time counts, so that pauses and other work on the machine do not.  Client, scheduler
     and worker are threads of this process, so that the share of the worker, which another process
-    would have, is included.  None without Dask, or in a task of a worker.
+    would have, is included.  The trial runs once in a process.  None without Dask, or in a task of
+    a worker.
     """
     if dask_connection.in_task():
         return None
@@ -83,9 +83,8 @@ def dask_times(state: Any) -> DaskTimes | None:
     ):
         connection = dask_connection.Connection(client)
         _seconds(connection, b"")  # the first task checks versions and paths
-        small, task = _seconds(connection, b""), _seconds(connection, state)
-        large = _seconds(connection, np.zeros(_LARGE, np.uint8))
-    return DaskTimes(small, task, max(0.0, large - small) / _LARGE)
+        small, large = _seconds(connection, b""), _seconds(connection, bytes(_LARGE))
+    return DaskTimes(small, max(0.0, large - small) / _LARGE)
 
 
 def _seconds(connection: dask_connection.Connection, state: Any) -> float:

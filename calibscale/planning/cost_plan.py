@@ -30,7 +30,7 @@ from calibscale.planning.measured_times import (
     solving_seconds,
 )
 from calibscale.planning.pair_costs import PairTimes, pair_draw_times, pair_times
-from calibscale.planning.parallel_runs import RunTimes, expected_times
+from calibscale.planning.parallel_runs import RunTimes, expected_times, task_seconds
 from calibscale.planning.process_start import start_times
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
@@ -129,7 +129,7 @@ def plan(
         opening = _opening_seconds(source, requested, on_unsupported, options)
     parallel = expected_times(times._replace(opening=opening), workers)
     if times.dask is not None:
-        client_seconds = times.tasks * (times.dask.task + times.block.merging)
+        client_seconds = times.tasks * (task_seconds(times, times.dask) + times.block.merging)
         cluster = replace(cluster, client_seconds=client_seconds)
     remarks = unmeasured(parallel, available_cpus())
     return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
@@ -169,14 +169,16 @@ def _run_times(
     length = run_length(task, workers)
     return RunTimes(
         start=start_times(sent_to_worker(task)),
-        dask=dask_times(measured.state),
+        dask=dask_times(),
         opening=0.0,
         solving=solving_seconds(run, task, measured.state, interval),
         blocks=task.blocks,
         length=length,
         tasks=-(-task.blocks // length),
         block=block,
-        task_bytes=length * measured.task_bytes,
+        # Rows in memory are sent along with the task of a run.
+        moved_bytes=length * measured.task_bytes + measured.state_bytes,
+        pickling=measured.pickling,
         arities=arities_of(task),
         in_order=task.in_order,
         pairs=tuple(pairs for _, pairs in sums),

@@ -35,10 +35,14 @@ _REPETITIONS = 3  # most repetitions of a block, if it is short
 
 
 class MeasuredPass(NamedTuple):
-    """Times of a pass, the state of a block, and bytes of a pickled task and of this state."""
+    """Times of a pass, the state of a block, and bytes of a pickled task and of this state.
+
+    `pickling` is the time in which the state is pickled and restored.
+    """
 
     times: BlockTimes
     state: PassResult
+    pickling: float
     task_bytes: int
     state_bytes: int
 
@@ -59,8 +63,9 @@ def measured_pass(task: Scan) -> MeasuredPass:
         # A block is read again in the time of its state.
         computing = quickest(_state_of(task), time.thread_time) - quickest(read, time.thread_time)
         merging = _merging(task, state)
+        pickling = quickest(_copy_of(state), time.thread_time)
     times = BlockTimes(scale * reading, scale * max(0.0, computing), merging)
-    return MeasuredPass(times, state, len(sent_to_worker(task)), state_bytes)
+    return MeasuredPass(times, state, pickling, len(sent_to_worker(task)), state_bytes)
 
 
 def sent_to_worker(task: Scan) -> bytes:
@@ -93,6 +98,15 @@ def _state_of(task: Scan) -> Callable[[], object]:
         return task.state(0)
 
     return state
+
+
+def _copy_of(state: PassResult) -> Callable[[], object]:
+    """Function that copies a state as its transport does."""
+
+    def copy() -> object:
+        return pickle.loads(pickle.dumps(state))
+
+    return copy
 
 
 def _merging(task: Scan, state: PassResult) -> float:

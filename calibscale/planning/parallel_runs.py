@@ -30,8 +30,8 @@ class RunTimes(NamedTuple):
         Number of blocks, of blocks in a run of a Dask worker, and of these runs.
     block : BlockTimes
         Times of a block of the pass.
-    task_bytes : int
-        Bytes that the client sends for a run.
+    moved_bytes, pickling : int, float
+        Bytes that the client sends and receives for a run, and time of pickling its state.
     arities : tuple of int
         Numbers of states that a node of the merge tree joins, by level.
     in_order : bool
@@ -48,7 +48,8 @@ class RunTimes(NamedTuple):
     length: int
     tasks: int
     block: BlockTimes
-    task_bytes: int
+    moved_bytes: int
+    pickling: float
     arities: tuple[int, ...]
     in_order: bool = False
     pairs: tuple[PairTimes, ...] = ()
@@ -78,16 +79,20 @@ def time_on_workers(
     times: RunTimes, workers: int, start: StartTimes, dask: DaskTimes
 ) -> ParallelTime:
     """Expected time with Dask workers of one thread, which start when the client has started."""
-    # Rows in memory are sent along with a task.  The trial measured tasks of a few bytes.
-    block = times.block._replace(task=dask.task + dask.byte * times.task_bytes)
+    block = times.block._replace(task=task_seconds(times, dask))
     steps = _steps(
         times,
         2.0 * (start.process + start.dask),
         pass_on_workers(block, times.blocks, times.tasks, times.length, workers),
         sum(sums.panels_on_workers(workers) for sums in times.pairs),
-        sum(sums.on_workers(workers, dask.small, dask.byte) for sums in times.pairs),
+        sum(sums.on_workers(workers, dask.task, dask.byte) for sums in times.pairs),
     )
     return _parallel_time("dask", workers, min(workers, times.tasks), steps, times.pairs)
+
+
+def task_seconds(times: RunTimes, dask: DaskTimes) -> float:
+    """Time of a client for the task of a run of blocks, with its state."""
+    return dask.task + dask.byte * times.moved_bytes + times.pickling
 
 
 def _steps(
