@@ -125,7 +125,11 @@ def unmeasured(times: Sequence[ParallelTime], cores: int) -> tuple[str, ...]:
             "Times of threads are lower bounds: threads also wait for the lock of the Python "
             "interpreter, which was not measured and which Dask workers do not share."
         )
-    if not any(time.kind == "dask" for time in times):
+    if any(time.kind == "dask" for time in times):
+        sentences.append(
+            "Tasks and states were sent within this machine, and a network may be slower."
+        )
+    else:
         sentences.append(
             "There is no time of Dask workers, because the extra cluster is not installed or their "
             "start could not be measured."

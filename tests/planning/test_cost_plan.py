@@ -28,6 +28,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def large_plan(store: Path) -> cs.Plan:
+    return cs.plan(store, ESTIMATORS, rows=10**9, workers=64)
+
+
 def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -70,8 +75,10 @@ def test_plan__of_two_workers_agrees_with_two_workers(store: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> None:
-    small, large = (cs.plan(store, ESTIMATORS, rows=n, workers=64) for n in (ROWS, 10**9))
+def test_plan__of_more_rows_has_more_tasks_of_the_same_states(
+    store: Path, large_plan: cs.Plan
+) -> None:
+    small, large = cs.plan(store, ESTIMATORS, workers=64), large_plan
     assert small.cluster is not None
     assert large.cluster is not None
     assert large.rows == 10**9
@@ -82,6 +89,11 @@ def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> No
     depth = large.cluster.merge_depth
     assert first * higher ** (depth - 2) < large.cluster.blocks <= first * higher ** (depth - 1)
     assert large.cluster.state_bytes == small.cluster.state_bytes
+    # The small store has fewer blocks than workers.
+    idle = 64 - small.cluster.blocks
+    for expected in small.parallel[1:]:
+        assert expected.busy == small.cluster.blocks
+        assert f"{idle} of them have nothing to do" in expected.sentence
     assert large.cluster.worker_memory < 3 * small.cluster.worker_memory
 
 
@@ -135,11 +147,6 @@ def test_plan__counts_the_draws_of_a_test() -> None:
         cs.plan(source, estimators, n_replicates=-1)
 
 
-@pytest.fixture(scope="module")
-def large_plan(store: Path) -> cs.Plan:
-    return cs.plan(store, ESTIMATORS, rows=10**8, workers=64)
-
-
 @pytest.mark.cluster
 def test_plan__of_workers_has_times_of_threads_and_of_dask_workers(large_plan: cs.Plan) -> None:
     assert [(time.kind, time.workers) for time in large_plan.parallel] == [
@@ -176,16 +183,6 @@ def test_plan__says_what_was_not_measured(large_plan: cs.Plan) -> None:
 
 
 @pytest.mark.cluster
-def test_plan__of_fewer_blocks_than_workers_says_that_workers_are_idle(store: Path) -> None:
-    planned = cs.plan(store, "ece", workers=1000)
-    assert planned.cluster is not None
-    idle = 1000 - planned.cluster.blocks
-    for expected in planned.parallel[1:]:
-        assert expected.busy == planned.cluster.blocks
-        assert f"{idle:,} of them have nothing to do" in expected.sentence
-
-
-@pytest.mark.cluster
 def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panels() -> None:
     rng = np.random.default_rng(5)
     source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
@@ -200,6 +197,7 @@ def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panel
     assert threads.steps.panels == serial.steps.panels > 0
 
 
+@pytest.mark.long
 def test_plan__of_drawn_pairs_is_serial() -> None:
     rng = np.random.default_rng(5)
     source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
@@ -212,11 +210,11 @@ def test_plan__of_drawn_pairs_is_serial() -> None:
     assert many > one / 5
 
 
-@pytest.mark.cluster
+@pytest.mark.long
 def test_plan__without_supported_estimators_says_why() -> None:
     source = cs.from_arrays(probabilities=np.full((100, 3), 1 / 3), labels=np.zeros(100, int))
-    planned = cs.plan(source, "cox_slope(notion=positive)", on_unsupported="report", workers=2)
+    planned = cs.plan(source, "cox_slope(notion=positive)", on_unsupported="report")
     assert list(planned.left_out) == ["cox_slope"]
     assert planned.costs[0].method == "validation"
     with pytest.raises(cs.OptionError):
-        cs.plan(source, "cox_slope(notion=positive)", workers=2)
+        cs.plan(source, "cox_slope(notion=positive)")

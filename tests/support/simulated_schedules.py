@@ -78,7 +78,7 @@ class _Tree:
 
 
 def client_schedule(runs: Sequence[float], received: float, workers: int, window: int) -> float:
-    """Time of a pass on workers whose client receives one state at a time.
+    """Time of a pass on workers with a client that receives one state at a time.
 
     The client has at most `window` runs in flight, and sends a run when it has received a state.
     """

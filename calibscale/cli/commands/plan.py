@@ -32,8 +32,8 @@ from calibscale.cli.sources import array_options, open_sources, store_argument
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of single-threaded workers of a cluster; adds tasks, bytes moved and the memory "
-    "of each worker to the plan.",
+    help="Number of threads of one machine, and of single-threaded Dask workers; adds the expected "
+    "times with both and what limits them, tasks, bytes moved and the memory of each worker.",
 )
 @click.option(
     "--replicates",
@@ -49,8 +49,9 @@ from calibscale.cli.sources import array_options, open_sources, store_argument
 def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options: Any) -> None:
     """Predict the cost of `calibscale evaluate` with the same estimators, without running it.
 
-    The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
-    --workers, for a cluster.
+    The plan states pairs, time (measured on a few rows of STORE), memory and bytes read. With
+    --workers, it also states the time with more threads or Dask workers, from the start of
+    processes to the solve.
     """
     from calibscale.planning.cost_plan import plan as run
 

@@ -1,0 +1,105 @@
+"""Expected times of whole runs, from given times of their pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibscale.engine.dask_trial import DaskTimes
+from calibscale.planning.pair_costs import PairTimes
+from calibscale.planning.parallel_runs import RunTimes, expected_times, task_seconds
+from calibscale.planning.parallel_times import BlockTimes, PairUnits
+from calibscale.planning.process_start import StartTimes
+from calibscale.results.parallel_results import unmeasured
+from calibscale.statistics.one_pass import Scan
+
+TIMES = RunTimes(
+    start=StartTimes(1.0, 0.5),
+    dask=DaskTimes(0.01, 1e-9),
+    opening=0.25,
+    solving=0.125,
+    blocks=100,
+    length=1,
+    tasks=100,
+    block=BlockTimes(1.0, 3.0, 0.0),
+    moved_bytes=0,
+    pickling=0.0,
+    arities=Scan.arities,
+)
+# They take longer than a quick start.
+THREE_BLOCKS = {"blocks": 3, "tasks": 3, "start": StartTimes(0.5, 0.25)}
+
+
+def test_expected_times__of_four_workers_divide_the_blocks_alone():
+    serial, threads, dask = expected_times(TIMES, 4)
+    assert serial.seconds == 1.0 + 0.25 + 100 * 4.0 + 0.125
+    assert threads.seconds == 1.0 + 0.25 + 25 * 4.0 + 0.125
+    # Two starts with Dask, and the client receives the four states of the last round.
+    assert dask.seconds == pytest.approx(3.0 + 0.25 + 25 * 4.0 + 4 * 0.01 + 0.125)
+    assert [time.limit for time in (serial, threads, dask)] == ["computing"] * 3
+    assert serial.sentence == (
+        "1 thread: 75 % of the time is computing blocks, which workers divide."
+    )
+
+
+def test_expected_times__of_one_worker_has_one_time_of_threads():
+    assert [time.name for time in expected_times(TIMES, 1)] == ["1 thread", "1 Dask worker"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads", "dask"),
+    [
+        ({"start": StartTimes(900.0, 0.0)}, "start", "start"),
+        ({"opening": 900.0}, "opening", "opening"),
+        ({"solving": 900.0}, "solving", "solving"),
+        ({"block": BlockTimes(3.0, 1.0, 0.0)}, "reading", "reading"),
+        ({"block": BlockTimes(1.0, 1.0, 9.0)}, "merging", "merging"),
+        ({"pickling": 9.0}, "computing", "transport"),
+        (THREE_BLOCKS, "few_blocks", "few_blocks"),
+    ],
+)
+def test_expected_times__name_the_limiting_step(changes, threads, dask):
+    expected = expected_times(TIMES._replace(**changes), 4)
+    assert [time.limit for time in expected[1:]] == [threads, dask]
+
+
+def test_expected_times__of_three_blocks_leave_a_worker_idle():
+    for time in expected_times(TIMES._replace(**THREE_BLOCKS), 4)[1:]:
+        assert time.busy == 3
+        assert time.sentence.endswith(
+            "the largest block, as there are fewer blocks than workers. "
+            "1 of them has nothing to do."
+        )
+
+
+def test_expected_times__of_pairs_count_panels_and_states():
+    units = PairUnits(number=10, total=80.0, longest=10.0, parts=1000)
+    sums = PairTimes(units, 2.0, panels=4, panel=3.0, reads=1, state_bytes=10**6)
+    times = TIMES._replace(blocks=1, tasks=1, pairs=(sums,))
+    serial, threads, dask = expected_times(times, 16)
+    assert serial.steps.pairs == 2 * 80.0
+    # Threads divide the sub-tiles of each pair of panels, and read panels one after another.
+    assert threads.steps.pairs == pytest.approx(2 * 80.0 / 16, rel=0.05)
+    assert threads.steps.panels == serial.steps.panels == 4 * 3.0
+    # Ten of 16 workers compute a pair of panels, and read two panels each.
+    # All of them end at once, and the client receives one state of a megabyte after another.
+    assert dask.steps.pairs == pytest.approx(2 * (10.0 + 10 * (0.01 + 1e-3)))
+    assert dask.steps.panels == 2 * 3.0
+    assert dask.limit == "few_panels"
+    assert dask.busy == 10
+
+
+def test_task_seconds__are_of_the_bytes_moved():
+    times = TIMES._replace(moved_bytes=10**9, pickling=0.5)
+    assert task_seconds(times, DaskTimes(0.01, 1e-9)) == pytest.approx(1.51)
+
+
+def test_expected_times__without_dask_are_of_threads():
+    expected = expected_times(TIMES._replace(dask=None), 4)
+    assert [time.kind for time in expected] == ["threads", "threads"]
+    assert any("There is no time of Dask workers" in text for text in unmeasured(expected, 4))
+
+
+def test_unmeasured__names_more_cores_than_there_are():
+    expected = expected_times(TIMES, 4)
+    assert any("This machine has 2 cores." in text for text in unmeasured(expected, 2))
+    assert not any("This machine has" in text for text in unmeasured(expected, 4))
