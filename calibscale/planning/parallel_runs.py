@@ -80,12 +80,16 @@ def time_on_workers(
 ) -> ParallelTime:
     """Expected time with Dask workers of one thread, which start when the client has started."""
     block = times.block._replace(task=task_seconds(times, dask))
+    pass_times = pass_on_workers(block, times.blocks, times.tasks, times.length, workers)
+    pairs = sum(sums.on_workers(workers, 0.0, 0.0) for sums in times.pairs)
+    # Work overlaps with the tasks of the client, except for the time that they add.
+    with_client = sum(sums.on_workers(workers, dask.task, dask.byte) for sums in times.pairs)
     steps = _steps(
         times,
         2.0 * (start.process + start.dask),
-        pass_on_workers(block, times.blocks, times.tasks, times.length, workers),
+        pass_times._replace(transport=pass_times.transport + with_client - pairs),
         sum(sums.panels_on_workers(workers) for sums in times.pairs),
-        sum(sums.on_workers(workers, dask.task, dask.byte) for sums in times.pairs),
+        pairs,
     )
     return _parallel_time("dask", workers, min(workers, times.tasks), steps, times.pairs)
 

@@ -44,7 +44,7 @@ class TimeSteps(Declared):
     panels : float
         Reading panels of rows for sums over pairs.
     pairs : float
-        Sums over pairs of rows, with the transport of their states.
+        Sums over pairs of rows.
     solving : float
         Estimates and intervals from the states.
     """

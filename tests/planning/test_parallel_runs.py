@@ -81,11 +81,21 @@ def test_expected_times__of_pairs_count_panels_and_states():
     assert threads.steps.pairs == pytest.approx(2 * 80.0 / 16, rel=0.05)
     assert threads.steps.panels == serial.steps.panels == 4 * 3.0
     # Ten of 16 workers compute a pair of panels, and read two panels each.
+    assert dask.steps.pairs == 2 * 10.0
     # All of them end at once, and the client receives one state of a megabyte after another.
-    assert dask.steps.pairs == pytest.approx(2 * (10.0 + 10 * (0.01 + 1e-3)))
+    assert dask.steps.transport == pytest.approx(0.01 + 2 * 10 * (0.01 + 1e-3))
     assert dask.steps.panels == 2 * 3.0
     assert dask.limit == "few_panels"
     assert dask.busy == 10
+
+
+def test_expected_times__of_many_short_pairs_are_limited_by_the_client():
+    units = PairUnits(number=100_000, total=16_000.0, longest=0.2, parts=1000)
+    times = TIMES._replace(blocks=1, tasks=1, pairs=(PairTimes(units),))
+    # Sixteen workers compute 100 tasks per second, as many as the client sends.
+    assert expected_times(times, 8)[2].limit == "pairs"
+    assert expected_times(times, 64)[2].limit == "transport"
+    assert expected_times(times, 64)[2].seconds > 100_000 * 0.01
 
 
 def test_task_seconds__are_of_the_bytes_moved():
