@@ -32,6 +32,7 @@ from calibscale.statistics.one_pass import PassResult, Scan, finished
 
 _SAMPLE_SECONDS = 0.1  # least time of a timing
 _REPETITIONS = 3  # most repetitions of a block, if it is short
+_SHORT = 10  # most repetitions of the read of a panel, which other work may delay by a multiple
 
 
 class MeasuredPass(NamedTuple):
@@ -142,6 +143,18 @@ def solving_seconds(run: Run, task: Scan, state: PassResult, interval: Resamplin
     return min(times)
 
 
+def panel_seconds(run: Run, spec: PairSum, rows: int) -> float:
+    """Elapsed time in which a panel of so many rows is read and laid out for a sum over pairs."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < _SHORT and sum(times) < _SAMPLE_SECONDS):
+        # The first one compiles.  Panels are cached in one context, and read again in another.
+        with run.pairs().panels(spec.tiled, spec.notion, spec.precision) as panels:
+            started = time.perf_counter()
+            first = panels[0]
+            times.append(time.perf_counter() - started)
+    return min(times) * rows / max(1, len(first.rows))
+
+
 class PairRate(NamedTuple):
     """Measured speed of the pairs of two panels.
 
@@ -151,13 +164,10 @@ class PairRate(NamedTuple):
         Unordered pairs per second of one core.
     parts : int
         Number of parts of a pair of panels that threads share.
-    panel : float
-        Seconds in which the rows of a panel are laid out for the sums.
     """
 
     pairs: float
     parts: int
-    panel: float
 
 
 def pair_rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> PairRate:
@@ -166,9 +176,7 @@ def pair_rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> P
     sample = profile.sample(spec.notion)
     # The time of a pair does not depend on values, so that a sample may stand for any rows.
     repeated = sample.take(np.arange(rows if len(sample) else 0) % max(1, len(sample)))
-    started = time.thread_time()
     panel, _ = layout.panel(repeated)
-    laid_out = time.thread_time() - started
     form, size = layout.form, panel.s.size
     V = np.zeros((vectors, size), panel.s.dtype)
     into = np.zeros((1, *V.shape), V.dtype), np.empty_like(V)
@@ -194,4 +202,4 @@ def pair_rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> P
         visited, index = visited + part(index), index + 1
     # Panels are padded to whole tiles.  Only this share of the visited pairs are pairs of rows.
     padding = (max(1, len(repeated)) / size) ** 2
-    return PairRate(visited * padding / elapsed, len(strips if vectors else grid), laid_out)
+    return PairRate(visited * padding / elapsed, len(strips if vectors else grid))

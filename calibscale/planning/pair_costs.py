@@ -10,7 +10,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.kernels.tile_layout import panel_cuts
-from calibscale.planning.measured_times import pair_rate
+from calibscale.planning.measured_times import pair_rate, panel_seconds
 from calibscale.planning.parallel_times import (
     PairUnits,
     pairs_on_threads,
@@ -131,7 +131,7 @@ def pair_times(run: Run, estimator: Pairwise, n: int) -> tuple[Cost, PairTimes]:
         units,
         work.times,
         len(cuts),
-        rate.panel * rows / timed,
+        panel_seconds(run, work.sum, rows),
         reads if reads == 1 else work.times * reads,
         16 * rows * work.vectors if work.vectors else 8 * 18,
         8 * n * work.vectors,
