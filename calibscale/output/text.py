@@ -446,7 +446,7 @@ def _times_table(console: Console, plan: Plan) -> None:
 
 def _cluster_table(console: Console, cost: ClusterCost) -> None:
     table = grid("quantity", numbers=("amount",), show_header=False)
-    for quantity, amount in (
+    rows = [
         ("blocks", f"{cost.blocks:,}"),
         ("tasks", f"{cost.tasks:,}"),
         ("merge levels", str(cost.merge_depth)),
@@ -457,7 +457,11 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
         ("memory of the client", f"{size(cost.client_memory)} + 200 MB"),
         ("time per worker", seconds(cost.worker_seconds)),
         ("time of the client", seconds(cost.client_seconds)),
-    ):
+    ]
+    if cost.panel_pairs:
+        rows.append(("pairs of panels", f"{cost.panel_pairs:,}"))
+        rows.append(("tail of the last pairs", seconds(cost.pair_tail)))
+    for quantity, amount in rows:
         table.add_row(quantity, amount)
     console.print()
     show(console, table)

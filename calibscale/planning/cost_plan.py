@@ -128,11 +128,22 @@ def plan(
     if opening < _QUICK:  # the first opening also imports modules
         opening = _opening_seconds(source, requested, on_unsupported, options)
     parallel = expected_times(times._replace(opening=opening), workers)
+    cluster = _with_tasks(cluster, times, workers)
+    remarks = unmeasured(parallel, available_cpus())
+    return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
+
+
+def _with_tasks(cluster: ClusterCost, times: RunTimes, workers: int) -> ClusterCost:
+    """Cost of a cluster with the time of its client, and with the tasks of sums over pairs."""
     if times.dask is not None:
         client_seconds = times.tasks * (task_seconds(times, times.dask) + times.block.merging)
         cluster = replace(cluster, client_seconds=client_seconds)
-    remarks = unmeasured(parallel, available_cpus())
-    return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
+    units = [sums.units for sums in times.pairs if sums.units is not None]
+    return replace(
+        cluster,
+        panel_pairs=sum(unit.number for unit in units),
+        pair_tail=sum(sums.tail_on_workers(workers) for sums in times.pairs),
+    )
 
 
 def _workers(workers: int | None, scheduler: Any) -> tuple[int, bool]:

@@ -77,6 +77,13 @@ class PairTimes(NamedTuple):
         once = pairs_on_workers(self.units, workers, per_unit)
         return self.times * (once + byte * self.shared_bytes)
 
+    def tail_on_workers(self, workers: int) -> float:
+        """Time by which the sums exceed an even division of their work among Dask workers."""
+        if self.units is None:
+            return 0.0
+        even = self.times * self.units.total / workers
+        return self.on_workers(workers, 0.0, 0.0) - even
+
     def panels_on_workers(self, workers: int) -> float:
         """Elapsed time in which a worker reads its panels."""
         if self.units is None:

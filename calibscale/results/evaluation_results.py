@@ -452,6 +452,10 @@ class ClusterCost(Declared):
     worker_seconds, client_seconds : float
         Time of one worker, and of the client, which sends tasks and merges their states.  Without
         Dask, the time of the client has the merges alone.
+    panel_pairs : int
+        Number of pairs of panels, which are the tasks of exact sums over pairs of rows.
+    pair_tail : float
+        Seconds by which these sums take longer than an even division among the workers.
     """
 
     blocks: Count
@@ -464,6 +468,8 @@ class ClusterCost(Declared):
     client_memory: Count
     worker_seconds: Size
     client_seconds: Size
+    panel_pairs: Later[Count] = 0
+    pair_tail: Later[Size] = 0.0
 
 
 @dataclass(frozen=True, repr=False)

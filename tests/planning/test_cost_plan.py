@@ -190,7 +190,11 @@ def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panel
     # 40,000 rows are four panels, whose pairs are ten tasks.
     planned = cs.plan(source, pairwise, rows=40_000, workers=64)
     serial, threads, dask = planned.parallel
-    assert dask.busy == 10
+    assert planned.cluster is not None
+    assert planned.cluster.panel_pairs == dask.busy == 10
+    # One pair of panels takes an eighth of the work, instead of the even share of 1/64.
+    tail = (1 / 8 - 1 / 64) * serial.steps.pairs
+    assert planned.cluster.pair_tail == pytest.approx(tail)
     assert dask.steps.pairs >= serial.steps.pairs / 8  # a pair of panels is 1/8 of n²/2
     assert threads.steps.pairs < dask.steps.pairs
     # Threads read the panels one after another.
