@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -58,15 +60,26 @@ def dask_times() -> DaskTimes | None:
 
     Processor time counts, so that pauses and other work on the machine do not.  Client, scheduler
     and worker are threads of this process, so that the share of the worker, which another process
-    would have, is included.  The trial runs once in a process.  None without Dask, or in a task of
-    a worker.
+    would have, is included.  The trial runs once in a process.  None if a cluster cannot start, as
+    without Dask, and in a task of a worker.
     """
     if dask_connection.in_task():
         return None
     try:
-        from distributed import Client, LocalCluster
-    except ImportError:
+        with _cluster_in_process() as client:
+            connection = dask_connection.Connection(client)
+            _seconds(connection, b"")  # the first task checks versions and paths
+            small, large = _seconds(connection, b""), _seconds(connection, bytes(_LARGE))
+    except (ImportError, OSError, RuntimeError):  # no Dask, or no free port or thread
         return None
+    return DaskTimes(small, max(0.0, large - small) / _LARGE)
+
+
+@contextmanager
+def _cluster_in_process() -> Iterator[Any]:
+    """Client of a scheduler and one worker that are threads of this process."""
+    from distributed import Client, LocalCluster
+
     with (
         LocalCluster(
             n_workers=1,
@@ -81,10 +94,7 @@ def dask_times() -> DaskTimes | None:
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        connection = dask_connection.Connection(client)
-        _seconds(connection, b"")  # the first task checks versions and paths
-        small, large = _seconds(connection, b""), _seconds(connection, bytes(_LARGE))
-    return DaskTimes(small, max(0.0, large - small) / _LARGE)
+        yield client
 
 
 def _seconds(connection: dask_connection.Connection, state: Any) -> float:
