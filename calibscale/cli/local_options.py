@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 METHODS = (
     "identity, temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, spline, "
-    "isotonic, venn_abers, histogram, top_label_histogram, bbq, local_bias, mc or pmc"
+    "isotonic, venn_abers, histogram, top_label_histogram, bbq, local_bias, hierarchical, mc or pmc"
 )
 notion_option = click.option(
     "--notion",

@@ -58,6 +58,47 @@ def add_logistic(design, coefficients, labels, weights, totals, gradient, hessia
 
 
 @kernel
+def add_logistic_by_group(z, groups, maps, labels, weights, sums):
+    """Add the log loss of η = slope·z + intercept, and its derivatives, to the sums of each group.
+
+    Axes:
+        z (c,)
+        groups (c,) number of the group, or the number of groups for rows that are left out
+        maps (groups, 2): slope and intercept
+        labels (c,) 0 or 1
+        weights (c,), or (0,) for weights of 1
+        sums (groups, 8): Σ1, Σw and the loss, its derivatives by the slope and the intercept, and
+            the second ones by the slope, both, and the intercept
+    """
+    for i in range(labels.size):
+        group = groups[i]
+        if group >= sums.shape[0]:
+            continue
+        w = weights[i] if weights.size else 1.0
+        eta = maps[group, 0] * z[i] + maps[group, 1]
+        # As in `add_logistic`.
+        e = exp(-abs(eta))
+        larger = 1.0 / (1.0 + e)
+        smaller = e * larger
+        event = labels[i] == 1
+        loss = math.log1p(e)
+        wrong = (eta < 0.0) == event
+        if wrong:
+            loss += abs(eta)
+        residual = larger if wrong else smaller
+        slope = -w * residual if event else w * residual
+        curvature = w * larger * smaller
+        sums[group, 0] += 1.0
+        sums[group, 1] += w
+        sums[group, 2] += w * loss
+        sums[group, 3] += slope * z[i]
+        sums[group, 4] += slope
+        sums[group, 5] += curvature * z[i] * z[i]
+        sums[group, 6] += curvature * z[i]
+        sums[group, 7] += curvature
+
+
+@kernel
 def widen_extents(z, labels, weights, extent):
     """Lower the smallest z, and the smallest −z, of the rows of each label with a positive weight.
 

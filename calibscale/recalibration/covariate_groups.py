@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.data.covariates import MAX_LEVELS, Axis, finite_summary
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
@@ -26,17 +27,26 @@ class CovariateGroups(NamedTuple):
     names: tuple[str, ...]
 
 
-def groups_of(method: RecalibrationMethod, setup: DataProfile) -> CovariateGroups:
+def groups_of(
+    method: RecalibrationMethod, setup: DataProfile, most: int = MAX_LEVELS
+) -> CovariateGroups:
     """Groups of the covariate of a method, which has at most one.
 
-    An OptionError is raised if the covariate has more values than groups may be.
+    An OptionError is raised if the covariate has more than `most` values.
     """
     covariates: tuple[str, ...] = getattr(method, "covariates", ())
     if not covariates:
         return CovariateGroups(None, (), ())
-    (column,) = setup.columns(covariates).values()
+    (name,) = covariates
+    if most == MAX_LEVELS:
+        column = setup.columns(covariates)[name]
+    else:
+        summary = finite_summary(setup.source, name, setup.scheduler, most)
+        if summary is None:
+            raise OptionError(f"{method.name}: no row has a value of {name!r}")
+        column = summary
     if column.levels is None:
-        raise OptionError(f"{method.name}: {column.name!r} has more than 64 values, not groups")
+        raise OptionError(f"{method.name}: {name!r} has more than {most:,} values, not groups")
     levels = tuple(float(level) for level in column.levels)
     names = (
         name_of((Where(column.name, setup.source.level(column.name, level)),)) for level in levels
@@ -72,10 +82,9 @@ def numbers_of_rows(
     Rows of groups that the fit has not seen, or without a group, have the number of all rows.  The
     covariate is the only one of the chunk.
     """
-    result = np.full(len(chunk), overall)
-    if levels:
-        assert chunk.covariates is not None
-        group = chunk.covariates[:, 0]
-        for level, number in zip(levels, numbers, strict=True):
-            result[group == level] = number
-    return result
+    if not levels:
+        return np.full(len(chunk), overall)
+    assert chunk.covariates is not None
+    groups = Axis("group", 0, tuple(levels)).known(chunk.covariates[:, 0])
+    # The position after the last group is the position of rows without one.
+    return np.append(numbers, overall)[groups]

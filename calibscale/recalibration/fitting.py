@@ -65,7 +65,8 @@ def recalibrate(
         & Ramdas 2022), also with an `interval`.  For two classes ``platt`` (1999), ``beta`` (Kull
         et al. 2017), ``spline`` (Lucena 2018), ``isotonic`` (Zadrozny & Elkan 2002), ``venn_abers``
         (Vovk & Petej 2014) and ``histogram`` (Gupta & Ramdas 2021), both also with an `interval`,
-        ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al.
+        ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq. 7], ``hierarchical``, Platt
+        scaling by groups with shrinkage [Breslow & Clayton 1993], ``mc`` (Hébert-Johnson et al.
         2018), ``pmc`` (La Cava et al. 2023).  ``prior_shift`` maps to new shares of the classes,
         see `label_shift`.  ``identity`` keeps the predictions.  Settings are written as in
         ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
@@ -83,7 +84,7 @@ def recalibrate(
         no method helps.  Rows of ``validate`` judge it without bias.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
-        groups ``conformal`` or ``balance`` adjusts.
+        groups ``hierarchical``, ``conformal`` or ``balance`` adjusts.
     validate : source or bool
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
         rows is judged by a fit to the other half, which takes two more fits.  False leaves this

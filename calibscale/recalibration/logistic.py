@@ -148,7 +148,7 @@ class LogisticFit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _logistic_fit(
+def logistic_fit(
     name: str, read: Read, cells: OccupiedCells | None, design: tuple[str, ...], clip: float
 ) -> LogisticFit:
     """Maximum-likelihood fit, which starts from the fit to the cells of the scores if any."""
@@ -226,7 +226,7 @@ def _check_rank(name: str, hessian: Floats) -> None:
         )
 
 
-_Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, it is finite
+Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, it is finite
 
 
 # ---------------------------------------------------------------- Platt
@@ -257,7 +257,7 @@ class Platt(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
         cells = cells_of_scores(setup, read)
-        fit = _logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
+        fit = logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
         slope, intercept = fit.coefficients.tolist()
         return PlattFit(
             slope=slope,
@@ -275,8 +275,8 @@ class Platt(RecalibrationMethod):
 class StoredPlatt(StoredFit):
     """State of `PlattFit`."""
 
-    slope: _Coefficient
-    intercept: _Coefficient
+    slope: Coefficient
+    intercept: Coefficient
     errors: Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
     log_loss: Measured
 
@@ -357,7 +357,7 @@ class Beta(RecalibrationMethod):
         cells = cells_of_scores(setup, read)
         passes = 0 if cells is None else 1
         while True:
-            fit = _logistic_fit(self.name, read, cells, design, self.clip)
+            fit = logistic_fit(self.name, read, cells, design, self.clip)
             passes += fit.passes
             # One slope at a time is left out, the more negative one first.
             slopes = fit.coefficients[:-1]
@@ -388,7 +388,7 @@ class Beta(RecalibrationMethod):
 class StoredBeta(StoredFit):
     """State of `BetaFit`."""
 
-    coefficients: Annotated[list[_Coefficient], Field(min_length=3, max_length=3)]
+    coefficients: Annotated[list[Coefficient], Field(min_length=3, max_length=3)]
     errors: Annotated[list[NonNegative], Field(min_length=3, max_length=3)]
     log_loss: Measured
 

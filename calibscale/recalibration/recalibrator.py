@@ -483,9 +483,8 @@ class _Recalibrated(DerivedSource):
         for column, name in zip(x.T, self.fitted.covariates, strict=True):
             names = self.categories.get(name, ())
             if name in categories and tuple(categories[name]) != names:
-                numbers = [
-                    categories[name].index(n) if n in categories[name] else np.nan for n in names
-                ]
+                number_of = {category: i for i, category in enumerate(categories[name])}
+                numbers = [number_of.get(category, np.nan) for category in names]
                 # Codes of this source become codes of the fit.  A category that the fit has not
                 # seen is NaN.
                 has_name = np.isin(column, np.arange(len(names)))

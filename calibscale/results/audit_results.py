@@ -392,6 +392,7 @@ METHOD_NAMES = (
     "top_label_histogram",
     "bbq",
     "local_bias",
+    "hierarchical",
     "mc",
     "pmc",
     "prior_shift",

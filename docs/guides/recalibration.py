@@ -27,11 +27,12 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # The parameters have standard errors. Other methods, for two classes, are ``platt``, ``beta``,
 # ``spline`` (a rising curve of the log-odds), ``isotonic``, ``venn_abers`` (an interval of two
 # isotonic regressions, by ``fitted.interval``), ``histogram`` (bins with a guarantee, see below)
-# and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
-# (multicalibration) and ``pmc`` (proportional multicalibration). Methods for three classes or more
-# are ``vector``, ``matrix``, ``dirichlet``, ``one_vs_rest`` and ``top_label_histogram``, see below.
-# Without a method, `recalibrate` takes the simplest one with a log loss near the smallest on rows
-# that a fit has not used. It may be ``identity``, the predictions as they are.
+# and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``hierarchical``
+# (Platt scaling by groups, with shrinkage), ``mc`` (multicalibration) and ``pmc`` (proportional
+# multicalibration). Methods for three classes or more are ``vector``, ``matrix``, ``dirichlet``,
+# ``one_vs_rest`` and ``top_label_histogram``, see below. Without a method, `recalibrate` takes the
+# simplest one with a log loss near the smallest on rows that a fit has not used. It may be
+# ``identity``, the predictions as they are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)

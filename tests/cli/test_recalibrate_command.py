@@ -92,7 +92,7 @@ def test_recalibrate__writes_an_onnx_model(run, store, binary, tmp_path):
         ),
         (
             ["STORE", "--covariates", "age"],
-            "options of covariates need --method local_bias, mc or pmc",
+            "options of covariates need a --method with covariates",
         ),
         (["STORE", "--figure", "x.gif"], "names of pictures end in"),
         (["--load", "fit.json"], "fit.json: cannot be read"),

@@ -46,6 +46,27 @@ def test_add_logistic__has_the_derivatives_of_the_log_loss(rng, weighted):
     np.testing.assert_allclose(squares, (design * slopes**2) @ design.T, rtol=1e-11)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_add_logistic_by_group__has_the_derivatives_of_each_group(rng, weighted):
+    z, groups = rng.normal(0, 5, 300), rng.integers(0, 4, 300)
+    maps = np.array([[0.8, 0.1], [1.2, -0.5], [-0.3, 0.0]])
+    labels = rng.integers(0, 2, 300)
+    weights = rng.gamma(2.0, size=300) if weighted else np.empty(0)
+    sums = np.zeros((3, 8))
+    logistic_sums.add_logistic_by_group(z, groups, maps, labels, weights, sums)
+    # The last group is of rows without a map.
+    for group, (slope, intercept) in enumerate(maps):
+        here = groups == group
+        w = weights[here] if weighted else np.ones(here.sum())
+        eta = slope * z[here] + intercept
+        loss = np.logaddexp(0.0, eta) - labels[here] * eta
+        design = np.stack([z[here], np.ones(here.sum())])
+        gradient = design @ (w * (expit(eta) - labels[here]))
+        hessian = (design * (w * expit(eta) * expit(-eta))) @ design.T
+        expected = [here.sum(), w.sum(), w @ loss, *gradient, *hessian[[0, 0, 1], [0, 1, 1]]]
+        np.testing.assert_allclose(sums[group], expected, rtol=1e-10)
+
+
 def test_widen_extents__are_of_rows_with_a_weight(rng):
     z, labels = rng.normal(size=50), rng.integers(0, 2, 50)
     weights = rng.integers(0, 2, 50).astype(float)

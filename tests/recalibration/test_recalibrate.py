@@ -19,6 +19,7 @@ import calibscale as cs
 from calibscale.data.derived_sources import part_of
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.hierarchical import Hierarchical
 from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.recalibrator import recalibrated
@@ -36,7 +37,13 @@ BINARY = [
     for name in METHODS
     if METHODS[name].unsuitable(2) is None and not METHODS[name].needs_settings
 ]
-EVERY = [*(m for m in BINARY if m not in ("mc", "pmc")), LOCAL, MCBoost("x2"), PMCBoost("x2")]
+EVERY = [
+    *(m for m in BINARY if m not in ("mc", "pmc")),
+    LOCAL,
+    MCBoost("x2"),
+    PMCBoost("x2"),
+    Hierarchical("x2"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +276,7 @@ def test_load__names_the_file_that_is_missing_or_no_json(tmp_path):
         (
             "temperature",
             {"covariates": ["x"]},
-            r"temperature has no covariates \(methods with it: local_bias, mc, pmc",
+            r"temperature has no covariates \(methods with it: local_bias, hierarchical, mc, pmc",
         ),
         (LocalBias(("x",)), {"covariates": ["x"]}, "a method by its name"),
     ],

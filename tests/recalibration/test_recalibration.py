@@ -442,12 +442,12 @@ def test_isotonic__of_falling_frequencies_has_one_step_and_a_note():
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].unsuitable(2) is None])
 def test_fit__labels_of_one_class_are_an_error(name, label):  # S5: silent for `bbq`
-    method = f"{name}(shares=[0.5, 0.5])" if METHODS[name].needs_settings else name
+    method = f"{name}(shares=[0.5, 0.5])" if name == "prior_shift" else name
     x = np.arange(40.0) % 4
     p = np.linspace(0.1, 0.9, 40)
     labels = np.full(40, label)
     source = _binary(p, labels, covariates=x, covariate_names=["x"])
-    columns = ("x",) if name in ("mc", "pmc") else ()
+    columns = ("x",) if name in ("mc", "pmc", "hierarchical") else ()
     with pytest.raises(OptionError, match=rf"all labels are equal \({label} in 40 rows\)"):
         recalibrate(source, method, covariates=columns)
     if not METHODS[name].takes_weights:

@@ -18,6 +18,7 @@ from scipy.special import softmax
 import calibscale as cs
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.hierarchical import Hierarchical
 from calibscale.recalibration.nonparametric import LocalBias
 from tests.support.overconfident import LOCAL, overconfident_rows, two_class_source
 
@@ -67,6 +68,8 @@ def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
     for method in (MCBoost(("x1", "x2")), PMCBoost("x2", depth=(1,))):
         columns = at if len(method.covariates) == 2 else at[:, 1:]
         cases[method.name] = (method, binary, {"probabilities": p, "covariates": columns})
+    groups = {"probabilities": p, "covariates": at[:, :1]}
+    cases["hierarchical"] = (Hierarchical("x1"), binary, groups)
     names = two_class_source(two, covariates=named, covariate_names=["level"])
     frame = {"level": np.append(named[rows], ["low", "other", "high"])}
     cases["mc of names"] = (MCBoost("level"), names, {"probabilities": p, "covariates": frame})

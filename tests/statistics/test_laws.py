@@ -146,6 +146,9 @@ EXAMPLES = {
     "ElementarySums": lambda cls: cls((0.1, 0.4, 0.8), (0, 1)),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
+    "GroupedLogisticLoss": lambda cls: cls(
+        Axis("group", 1, LEVELS), np.array([[0.8, 0.1], [1.2, -0.5], [0.5, 0.0]])
+    ),
     "FineHistogram": lambda cls: cls("top_label"),
     "Fingerprint": lambda cls: cls(),
     "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),

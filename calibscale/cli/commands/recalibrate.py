@@ -41,7 +41,7 @@ from calibscale.formatting.fault_texts import dropped_text
     "--covariates",
     metavar="A,B",
     help="Covariates of local_bias, mc and pmc, comma-separated, or the one with the groups of "
-    "conformal or balance.",
+    "hierarchical, conformal or balance.",
 )
 @local_options
 @click.option(
@@ -131,7 +131,10 @@ def recalibrate(
         raise click.UsageError("--method and options of covariates do not apply to --load")
     named = options.pop("method")
     if named == AUTO and settings and load is None:
-        raise click.UsageError("options of covariates need --method local_bias, mc or pmc")
+        raise click.UsageError(
+            "options of covariates need a --method with covariates, such as local_bias, mc or "
+            "hierarchical"
+        )
     method: Any = named if named == AUTO else method_of(named, **settings)
     needed: tuple[str, ...] = ()
     if load is not None:
