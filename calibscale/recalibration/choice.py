@@ -37,15 +37,16 @@ _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Platt,
     Beta,
     Spline,
-    Isotonic,
     Affine,
     Conformal,
     Balance,
+    Isotonic,
 )
 _MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficients
 _ROWS_PER_COEFFICIENT = 20
 _CURVES = (Spline, Isotonic)
 _EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
+_ROWS_OF_CURVES = 2 * _EVENTS_OF_CURVES  # of means
 # A fit to four fifths of the rows is nearer to the fit to all rows than a fit to half of them is.
 # With many rows both are near enough, and the passes over the rows take long.
 _FIFTHS, _HALVES = 5, 2
@@ -76,7 +77,7 @@ def chosen_method(session: Session) -> Choice:
     The score is the log loss of classes, the CRPS of predictive distributions, the score of
     intervals and quantiles, and the squared error of means.  Candidates are the predictions as they
     are, and an affine map of distributions, the conformal adjustment of intervals and quantiles, or
-    the balance correction of means.
+    the balance correction of means and, with 100 rows, their isotonic regression.
 
     The candidates of classes are the predictions as they are, a temperature, for two classes
     Platt's and beta calibration, and with 50 rows of the rarer class a spline and isotonic
@@ -169,9 +170,11 @@ class _RowsByLabel:
         if isinstance(method, VectorScaling | MatrixScaling):
             coefficients = method.coefficient_rows(self.classes) * self.classes
             return self.labelled < _ROWS_PER_COEFFICIENT * coefficients
-        if isinstance(method, _CURVES) and self.by_class is not None:
-            return float(self.by_class.min()) < _EVENTS_OF_CURVES
-        return False
+        if not isinstance(method, _CURVES):
+            return False
+        if self.by_class is None:
+            return self.labelled < _ROWS_OF_CURVES
+        return float(self.by_class.min()) < _EVENTS_OF_CURVES
 
 
 def _chosen(ranking: Ranking, methods: list[RecalibrationMethod]) -> RecalibrationMethod:

@@ -20,6 +20,7 @@ from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, MEANS
 from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.recalibrator import (
@@ -37,20 +38,27 @@ from calibscale.session import Session, SessionOptions
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.effective_rows import effective
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
+from calibscale.statistics.ordered_sums import OrderedState, OrderedSums
+from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, mean_steps
 from calibscale.statistics.score_sums import CountState
 from calibscale.statistics.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.statistics.statistic import Statistic, added
 
+_BY_MEAN = OrderedSums()
+_ROUNDING = 1e-9  # of a value in a file
+_Finite = Annotated[float, Field(ge=-1e300, le=1e300)]  # with a finite difference from another
+
 
 @dataclass(frozen=True)
 class Isotonic(RecalibrationMethod):
-    """Non-decreasing function of p nearest to y in mean square (Zadrozny & Elkan 2002).
+    """Non-decreasing function of predictions nearest to outcomes in mean square.
 
-    For two classes, in one pass: rows are counted in the 2^16 cells of `FineHistogram`, and each
+    It is for P(y = 1) of two classes (Zadrozny & Elkan 2002), and for means (Barlow et al. 1972),
+    in one pass.  Rows of two classes are counted in the 2^16 cells of `FineHistogram`, and each
     cell is one point at its mean p.  The width of a cell is at most 2^−11, and at most 2^−9 of the
-    distance to the nearer of 0 and 1.  The function is linear between the steps, and constant
-    beyond the rows.
+    distance to the nearer of 0 and 1.  Means are kept apart while at most 2^16 differ, and are
+    otherwise in cells whose relative width is in a note.  The function is linear between the
+    steps, and constant beyond the rows.
 
     Parameters
     ----------
@@ -63,11 +71,13 @@ class Isotonic(RecalibrationMethod):
         1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new rows is
         finite.  Other steps are steps of the pure regression.  With weights, each row that is added
         has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or 1, and
-        costs an infinite log loss where wrong.
+        costs an infinite log loss where wrong.  Means have the regression alone, because they have
+        no rule of succession.  Where all outcomes of the lowest step are 0, so is its mean.
     """
 
     ends: str = "laplace"
     name: ClassVar[str] = "isotonic"
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, MEANS)
 
     def __post_init__(self) -> None:
         require(self.ends in ("laplace", "pure"), "ends is laplace or pure", self.ends)
@@ -85,12 +95,20 @@ class Isotonic(RecalibrationMethod):
         return IsotonicFit
 
     def _fit(self, setup: DataProfile, read: Read) -> IsotonicFit:
-        result = read(HISTOGRAM)
-        cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
-        knots, values, count = cell_steps(cells, self.prior(cells))
         notes: tuple[str, ...] = ()
+        if setup.source.target.has_classes:
+            result = read(HISTOGRAM)
+            cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
+            knots, values, count = cell_steps(cells, self.prior(cells))
+        else:
+            result = read(_BY_MEAN)
+            ordered: OrderedState = result.groups[None][_BY_MEAN]
+            knots, values, count = mean_steps(ordered)
+            self._check_means(setup.source.target, values)
+            if not ordered.exact:
+                notes = (f"means are in cells of a relative width of {ordered.cell_width:.2g}",)
         if count == 1:
-            notes = (f"one step: every row becomes {values[0]:.6g}",)
+            notes += (f"one step: every row becomes {values[0]:.6g}",)
         return IsotonicFit(
             knots=knots,
             values=values,
@@ -102,15 +120,21 @@ class Isotonic(RecalibrationMethod):
             notes=notes,
         )
 
-
-_Value = Annotated[float, Field(ge=-1e-9, le=1.0 + 1e-9)]  # a mean of frequencies, with rounding
+    def _check_means(self, target: Any, values: Floats) -> None:
+        """Raise an OptionError if the means of steps are no valid predictions."""
+        status = np.zeros(len(values), np.int64)
+        target.check_values(values[:, None], status)
+        if status.any():
+            first = int(np.argmax(status != 0))
+            reason = target.explained(status[first], values[[first]], math.nan)
+            raise OptionError(f"{self.name}: of a step, {reason}; balance keeps positive means")
 
 
 class StoredIsotonic(StoredFit):
     """State of `IsotonicFit`."""
 
-    knots: Annotated[list[Share], Field(min_length=1, max_length=FineHistogram.CELLS)]
-    values: Annotated[list[_Value], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    knots: Annotated[list[_Finite], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    values: Annotated[list[_Finite], Field(min_length=1, max_length=FineHistogram.CELLS)]
     steps: Annotated[int, Field(ge=1, le=FineHistogram.CELLS)]
 
     @model_validator(mode="after")
@@ -131,13 +155,30 @@ class IsotonicFit(FittedRecalibrator):
     steps: int
     stored: ClassVar[type[StoredFit]] = StoredIsotonic
 
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> IsotonicFit:
+        fitted = super().restored(state, **common)
+        if fitted.classes:
+            for name in ("knots", "values"):
+                ends = getattr(fitted, name)[[0, -1]]
+                # A value is a mean of frequencies, with rounding.
+                within = ends[0] >= -_ROUNDING and ends[1] <= 1.0 + _ROUNDING
+                require(within, f"state.{name} must be in [0, 1]", ends.tolist())
+        return fitted
+
     @property
     def parameters(self) -> dict[str, Any]:
-        resolution = float(np.diff(fine_borders()).max())
         ends = {"lowest": float(self.values[0]), "highest": float(self.values[-1])}
+        if not self.classes:
+            return {"steps": self.steps, **ends}
+        resolution = float(np.diff(fine_borders()).max())
         return {"steps": self.steps, **ends, "resolution": resolution}
 
     def predictions(self, chunk: Chunk) -> Floats:
+        if not self.classes:
+            rows: Any = chunk
+            means = np.interp(rows.target.claimed(rows.values), self.knots, self.values)
+            return means[:, None]
         p = np.interp(chunk.event("positive").p, self.knots, self.values)
         return np.column_stack([1.0 - p, p])
 
