@@ -145,8 +145,8 @@ def _exact_parts(loss: AsymmetricLoss, pairs: OutcomePairState) -> DecomposedSco
 def _bounded_parts(loss: AsymmetricLoss, cells: CellPairs, score: float) -> DecomposedScore:
     """Parts from cells, with the losses of maps that exist, and bounds of the smallest losses."""
     together = cells.by_outcome()
-    fit, of_fit = _attained(loss, cells)
-    _, of_constant = _attained(loss, together)
+    fit, of_fit = increasing_map(loss, cells)
+    _, of_constant = increasing_map(loss, together)
     # The predictions as they are, and a constant, are increasing maps as well.
     least = min(of_fit, of_constant, score)
     each = np.arange(1, len(cells.mean) + 1)
@@ -160,7 +160,7 @@ def _bounded_parts(loss: AsymmetricLoss, cells: CellPairs, score: float) -> Deco
     return DecomposedScore(score - least, of_constant - least, error, steps)
 
 
-def _attained(loss: AsymmetricLoss, cells: CellPairs) -> tuple[Floats, float]:
+def increasing_map(loss: AsymmetricLoss, cells: CellPairs) -> tuple[Floats, float]:
     """Increasing map of the cells of predictions (g,), and a bound of its mean loss from above."""
     fit = isotonic_fit(loss, cells.ends, cells.mean, cells.weight)
     if not loss.by_distance:

@@ -46,7 +46,7 @@ _MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficient
 _ROWS_PER_COEFFICIENT = 20
 _CURVES = (Spline, Isotonic)
 _EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
-_ROWS_OF_CURVES = 2 * _EVENTS_OF_CURVES  # of means
+_ROWS_OF_CURVES = 2 * _EVENTS_OF_CURVES  # of means and quantiles
 # A fit to four fifths of the rows is nearer to the fit to all rows than a fit to half of them is.
 # With many rows both are near enough, and the passes over the rows take long.
 _FIFTHS, _HALVES = 5, 2
@@ -77,7 +77,8 @@ def chosen_method(session: Session) -> Choice:
     The score is the log loss of classes, the CRPS of predictive distributions, the score of
     intervals and quantiles, and the squared error of means.  Candidates are the predictions as they
     are, and an affine map of distributions, the conformal adjustment of intervals and quantiles, or
-    the balance correction of means and, with 100 rows, their isotonic regression.
+    the balance correction of means.  With 100 rows, isotonic regression of means and quantiles is a
+    candidate as well.
 
     The candidates of classes are the predictions as they are, a temperature, for two classes
     Platt's and beta calibration, and with 50 rows of the rarer class a spline and isotonic

@@ -43,7 +43,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (logistic.Platt, "logistic regression on the log-odds, for two classes"),
             (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
             (spline_map.Spline, "rising spline of the log-odds, for two classes"),
-            (nonparametric.Isotonic, "isotonic regression, for two classes or means"),
+            (nonparametric.Isotonic, "isotonic regression, for two classes, means or quantiles"),
             (venn_abers.VennAbers, "two isotonic regressions with an interval, for two classes"),
             (histogram_binning.HistogramBinning, "bins with a guarantee, for two classes"),
             (

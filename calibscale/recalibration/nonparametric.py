@@ -20,8 +20,9 @@ from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.claims import CLASSES, MEANS
+from calibscale.predictions.claims import CLASSES, MEANS, QUANTILES
 from calibscale.recalibration.cell_fits import HISTOGRAM
+from calibscale.recalibration.isotonic_outcomes import steps_of_outcomes
 from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -38,26 +39,27 @@ from calibscale.session import Session, SessionOptions
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.effective_rows import effective
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.ordered_sums import OrderedState, OrderedSums
-from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, mean_steps
+from calibscale.statistics.outcome_pairs import MOST_PAIRS
+from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 from calibscale.statistics.score_sums import CountState
 from calibscale.statistics.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.statistics.statistic import Statistic, added
 
-_BY_MEAN = OrderedSums()
 _ROUNDING = 1e-9  # of a value in a file
 _Finite = Annotated[float, Field(ge=-1e300, le=1e300)]  # with a finite difference from another
 
 
 @dataclass(frozen=True)
 class Isotonic(RecalibrationMethod):
-    """Non-decreasing function of predictions nearest to outcomes in mean square.
+    """Non-decreasing function of predictions with the smallest loss of the outcomes.
 
-    It is for P(y = 1) of two classes (Zadrozny & Elkan 2002), and for means (Barlow et al. 1972),
+    It is for P(y = 1) of two classes (Zadrozny & Elkan 2002) and for means (Barlow et al. 1972),
+    by the squared error, and for quantiles by the pinball loss (Jordan, Mühlemann & Ziegel 2022),
     in one pass.  Rows of two classes are counted in the 2^16 cells of `FineHistogram`, and each
     cell is one point at its mean p.  The width of a cell is at most 2^−11, and at most 2^−9 of the
     distance to the nearer of 0 and 1.  Means are kept apart while at most 2^16 differ, and are
-    otherwise in cells whose relative width is in a note.  The function is linear between the
+    otherwise in cells whose relative width is in a note.  Quantiles keep 2^20 pairs of a prediction
+    and an outcome, or cells of both, see `Decomposition`.  The function is linear between the
     steps, and constant beyond the rows.
 
     Parameters
@@ -77,7 +79,7 @@ class Isotonic(RecalibrationMethod):
 
     ends: str = "laplace"
     name: ClassVar[str] = "isotonic"
-    judges: ClassVar[tuple[str, ...]] = (CLASSES, MEANS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, MEANS, QUANTILES)
 
     def __post_init__(self) -> None:
         require(self.ends in ("laplace", "pure"), "ends is laplace or pure", self.ends)
@@ -100,13 +102,9 @@ class Isotonic(RecalibrationMethod):
             result = read(HISTOGRAM)
             cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
             knots, values, count = cell_steps(cells, self.prior(cells))
+            rows = result.counts
         else:
-            result = read(_BY_MEAN)
-            ordered: OrderedState = result.groups[None][_BY_MEAN]
-            knots, values, count = mean_steps(ordered)
-            self._check_means(setup.source.target, values)
-            if not ordered.exact:
-                notes = (f"means are in cells of a relative width of {ordered.cell_width:.2g}",)
+            knots, values, count, rows, notes = steps_of_outcomes(self.name, setup, read)
         if count == 1:
             notes += (f"one step: every row becomes {values[0]:.6g}",)
         return IsotonicFit(
@@ -115,27 +113,18 @@ class Isotonic(RecalibrationMethod):
             steps=count,
             method=self,
             classes=setup.classes,
-            counts=result.counts,
+            counts=rows,
             passes=1,
             notes=notes,
         )
-
-    def _check_means(self, target: Any, values: Floats) -> None:
-        """Raise an OptionError if the means of steps are no valid predictions."""
-        status = np.zeros(len(values), np.int64)
-        target.check_values(values[:, None], status)
-        if status.any():
-            first = int(np.argmax(status != 0))
-            reason = target.explained(status[first], values[[first]], math.nan)
-            raise OptionError(f"{self.name}: of a step, {reason}; balance keeps positive means")
 
 
 class StoredIsotonic(StoredFit):
     """State of `IsotonicFit`."""
 
-    knots: Annotated[list[_Finite], Field(min_length=1, max_length=FineHistogram.CELLS)]
-    values: Annotated[list[_Finite], Field(min_length=1, max_length=FineHistogram.CELLS)]
-    steps: Annotated[int, Field(ge=1, le=FineHistogram.CELLS)]
+    knots: Annotated[list[_Finite], Field(min_length=1, max_length=2 * MOST_PAIRS)]
+    values: Annotated[list[_Finite], Field(min_length=1, max_length=2 * MOST_PAIRS)]
+    steps: Annotated[int, Field(ge=1, le=MOST_PAIRS)]
 
     @model_validator(mode="after")
     def _is_function(self) -> Self:
@@ -177,8 +166,8 @@ class IsotonicFit(FittedRecalibrator):
     def predictions(self, chunk: Chunk) -> Floats:
         if not self.classes:
             rows: Any = chunk
-            means = np.interp(rows.target.claimed(rows.values), self.knots, self.values)
-            return means[:, None]
+            x = rows.target.ordered_by(rows.values)
+            return np.interp(x, self.knots, self.values)[:, None]
         p = np.interp(chunk.event("positive").p, self.knots, self.values)
         return np.column_stack([1.0 - p, p])
 

@@ -12,13 +12,11 @@ from calibscale.array_types import Floats
 from calibscale.compiled import row_sums
 from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
-from calibscale.statistics.ordered_sums import OrderedState
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import SquareState
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
-_MEAN_BITS = 40  # of a mean outcome, about 12 decimals
 _CERTAIN = 1e-12  # steps this near to 0 or 1 are equal to it but for rounding
 # Cells have negative keys in the order of the score, so that they differ from all scores.
 _CELL_KEYS = np.arange(-float(row_sums.FINE_CELLS), 0.0)
@@ -224,18 +222,6 @@ def cell_steps(cells: OccupiedCells, prior: float = 0.0) -> tuple[Floats, Floats
     """Knots, values and number of `steps` of cells."""
     # The rounding errors of sums would add steps.
     return steps(cells.score, np.round(cells.frequency, 12), cells.weight, prior)
-
-
-def mean_steps(ordered: OrderedState) -> tuple[Floats, Floats, int]:
-    """Knots, values and number of `steps` of the outcomes of means, from sums of `OrderedSums`."""
-    _, weight, predictions, residuals = ordered.sums[:, ordered.sums[1] > 0]
-    # Rounding may raise a mean above the next.
-    x = np.maximum.accumulate(predictions / weight)
-    y = x - residuals / weight
-    # The rounding errors of sums would add steps.  They are relative to the larger of both numbers.
-    _, exponents = np.frexp(np.maximum(np.abs(x), np.abs(y)))
-    y = np.ldexp(np.rint(np.ldexp(y, _MEAN_BITS - exponents)), exponents - _MEAN_BITS)
-    return steps(x, y, weight)
 
 
 class SpreadState(NamedTuple):

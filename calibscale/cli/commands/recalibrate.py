@@ -32,7 +32,8 @@ from calibscale.formatting.fault_texts import dropped_text
     help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity and '
     "temperature are for any number of classes, vector, matrix, dirichlet, one_vs_rest and "
     "top_label_histogram for three or more, the others for two; affine is for forecasts, "
-    "conformal for intervals and quantiles, balance and isotonic for means.  "
+    "conformal for intervals and quantiles, balance for means, isotonic for means and quantiles "
+    "too.  "
     '"prior_shift(shares=[0.7,0.3])" maps to known class shares.  '
     "[default: auto, the simplest "
     "one with a score near the smallest on rows that a fit has not used]",

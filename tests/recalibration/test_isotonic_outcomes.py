@@ -1,4 +1,4 @@
-"""Isotonic regression of means beside scikit-learn, and where it is chosen."""
+"""Isotonic regression of means and quantiles beside dense fits, and where it is chosen."""
 
 from __future__ import annotations
 
@@ -81,11 +81,75 @@ def test_isotonic__of_second_moments_is_of_squares(columns):
     np.testing.assert_allclose(fitted.transform(predictions=AT[60:]), expected, atol=1e-8)
 
 
-def test_workers__give_the_same_bits(columns):
-    fits = [
-        cs.recalibrate(
-            means(columns, True), "isotonic", validate=False, block_rows=200, scheduler=scheduler
+def weighted_quantile(y, w, level: float, least: bool) -> float:
+    """Least or greatest quantile of weighted outcomes, where Σw is whole."""
+    order = np.argsort(y)
+    reached = np.cumsum(w[order])
+    if least:
+        return float(y[order][np.argmax(reached >= level * reached[-1])])
+    return float(y[order][np.argmax(reached > level * reached[-1])])
+
+
+def dense_quantile_fit(x, y, w, level: float):
+    """Isotonic fits by quantiles of all runs of predictions, the middle of least and greatest.
+
+    It is the largest over starts of the smallest over ends (Jordan et al. 2022, equation 7).
+    """
+    ends = np.unique(x)
+    fits = []
+    for least in (True, False):
+        table = np.array(
+            [
+                [
+                    weighted_quantile(y[run], w[run], level, least) if run.any() else np.nan
+                    for run in ((x >= low) & (x <= high) for high in ends)
+                ]
+                for low in ends
+            ]
         )
+        at = range(len(ends))
+        fits.append([max(table[j, i:].min() for j in range(i + 1)) for i in at])
+    return ends, np.mean(fits, axis=0)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.75])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_isotonic__of_quantiles_is_the_dense_fit(weighted, level):
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 12, 60).astype(float)
+    y = np.round(np.sqrt(x) + rng.normal(size=60), 1)
+    w = rng.integers(1, 4, 60).astype(float) if weighted else np.ones(60)
+    source = cs.from_arrays(
+        predictions=x,
+        forecast=f"quantile(level={level})",
+        labels=y,
+        weights=w if weighted else None,
+    )
+    fitted = cs.recalibrate(source, "isotonic", validate=False)
+    at, expected = dense_quantile_fit(x, y, w, level)
+    # the values are outcomes or middles of two of them
+    np.testing.assert_allclose(fitted.transform(predictions=at), expected, rtol=0.0, atol=1e-12)
+    assert fitted.estimates["steps"] == len(np.unique(expected))
+
+
+@pytest.mark.slow
+def test_isotonic__of_a_million_quantiles_is_near_the_truth():
+    rng = np.random.default_rng(7)
+    x = rng.uniform(0.0, 4.0, 1_100_000)
+    y = x * x / 4.0 + rng.normal(size=len(x))
+    source = cs.from_arrays(predictions=x, forecast="median", labels=y)
+    fitted = cs.recalibrate(source, "isotonic", validate=False)
+    assert "are in cells of" in fitted.notes[0]
+    at = np.linspace(0.2, 3.8, 50)
+    # 300 cells of outcomes are about 0.02 wide here, and the noise of the fit is about as large
+    np.testing.assert_allclose(fitted.transform(predictions=at), at * at / 4.0, atol=0.1)
+
+
+@pytest.mark.parametrize("forecast", ["mean", "quantile(level=0.75)"])
+def test_workers__give_the_same_bits(columns, forecast):
+    source = means(columns, True, forecast=forecast)
+    fits = [
+        cs.recalibrate(source, "isotonic", validate=False, block_rows=200, scheduler=scheduler)
         for scheduler in ("serial", "threads:2")
     ]
     assert fits[0].state == fits[1].state
@@ -115,9 +179,9 @@ def test_bad_input__is_refused(columns):
     logs = means(columns, predictions=x + 0.01, labels=0.0 * x, forecast="mean(scale=log)")
     with pytest.raises(cs.OptionError, match="its prediction is 0, not positive as scale='log'"):
         cs.recalibrate(logs, "isotonic", validate=False)
-    quantiles = means(columns, forecast="quantile(level=0.9)")
+    expectiles = means(columns, forecast="expectile(level=0.9)")
     with pytest.raises(cs.OptionError, match="isotonic is for predictions of classes or means"):
-        cs.recalibrate(quantiles, "isotonic")
+        cs.recalibrate(expectiles, "isotonic")
     with pytest.raises(cs.OptionError, match="an SQL expression is of two classes"):
         cs.recalibrate(means(columns), "isotonic", validate=False).sql("x")
 
@@ -133,5 +197,8 @@ def test_choice__takes_isotonic_for_a_curve_only(columns):
     rng = np.random.default_rng(1)
     line = means(columns, labels=rng.gamma(2.0, 1.3 * x / 2.0))
     assert cs.recalibrate(line).method == "balance"
+    median = cs.recalibrate(means(columns, forecast="median"))
+    assert median.method == "isotonic"
+    assert median.improvement.changes[0].score == "pinball_loss"
     few = means((x[:90], np.sqrt(x[:90]), x[:90]))
     assert "too few rows for isotonic" in " ".join(cs.recalibrate(few).notes)
