@@ -164,8 +164,7 @@ class Hierarchical(RecalibrationMethod):
     def _fit(self, setup: DataProfile, read: Read) -> HierarchicalFit:
         if not self.covariates:
             raise OptionError(
-                f"{self.name} needs the covariate with the groups, such as "
-                f"{self.name}(covariates=region)"
+                f"{self.name} needs the covariate with the groups: pass covariates= (--covariates)"
             )
         covariate = groups_of(self, setup, MAX_GROUPS)
         cells = cells_of_scores(setup, read)
