@@ -15,7 +15,7 @@ AT = np.linspace(-1.0, 9.0, 501)  # predictions beyond the fitted ones are among
 
 @pytest.fixture(scope="module")
 def columns():
-    """Counts whose mean is the root of the prediction, and exposures."""
+    """Counts with the root of the prediction as their mean, and exposures."""
     rng = np.random.default_rng(2)
     x = np.round(rng.gamma(2.0, size=3000), 2)
     exposure = rng.uniform(0.5, 2.0, 3000)
