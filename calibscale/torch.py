@@ -6,6 +6,7 @@ from typing import Any
 
 from calibscale.errors import require
 from calibscale.recalibration.fits import FittedRecalibration
+from calibscale.recalibration.parametric import MASKED
 
 try:
     import torch
@@ -22,7 +23,13 @@ class LogitScaling(torch.nn.Module):
     ``dirichlet``, which are linear maps of logits or of log-probabilities.  Nothing leaves the
     device of the logits, and gradients pass through the module to the network, for example to train
     or to attack it with the recalibration in place.  The numbers of the fit are buffers: they move
-    with `torch.nn.Module.to`, are in the `state_dict`, and are not trained.
+    with `torch.nn.Module.to`, are in the `state_dict`, and are not trained.  The logits of a
+    class that is excluded by −∞ remain −∞, unless the slope is not positive, which only a fit of
+    ``platt`` has: then it is finite, as the one that `calibscale.FittedRecalibration.transform`
+    uses.
+
+    A module loads the state of another one only if both have the same inputs of the linear map:
+    logits, log-probabilities, or centred log-probabilities.
 
     Parameters
     ----------
@@ -96,6 +103,8 @@ class LogitScaling(torch.nn.Module):
         weight, offset = (part.to(logits.device, kind) for part in (self.weight, self.offset))
         x = logits.to(kind)
         if self.binary:
+            # A slope of 0 times ∞ is not a number, unlike the log-odds that the fit has for it.
+            x = torch.where(torch.isinf(x), x.sign() * -MASKED, x)
             # The log-odds are the difference of the logits of both classes.
             return (weight * x + (offset[1] - offset[0])).to(logits.dtype)
         require(
@@ -103,12 +112,38 @@ class LogitScaling(torch.nn.Module):
             f"logits must have {self.classes:,} columns",
             tuple(logits.shape),
         )
-        if self.lowest is not None:
-            x = torch.log_softmax(x, dim=-1).clamp(min=self.lowest)
+        if self.lowest is None:
+            return self._scaled(x, weight, offset).to(logits.dtype)
+        x = torch.log_softmax(x, dim=-1).clamp(min=self.lowest)
         if self.centred:
             x = x - x.mean(dim=-1, keepdim=True)
         scaled = x @ weight if weight.ndim == 2 else x * weight
         return (scaled + offset).to(logits.dtype)
+
+    @staticmethod
+    def _scaled(x: Any, weight: Any, offset: Any) -> Any:
+        """Logits times one slope, with classes of −∞ that remain excluded."""
+        excluded = torch.isneginf(x)
+        # A product with −∞ would be ∞ for a negative slope, and not a number for a slope of 0.
+        lowest = x.detach().amax(dim=-1, keepdim=True) + MASKED
+        scaled = torch.where(excluded, lowest, x) * weight + offset
+        return scaled.masked_fill(excluded & (weight > 0), -torch.inf)
+
+    def get_extra_state(self) -> Any:
+        """Kind of the inputs of the linear map, which a `state_dict` has beside the numbers.
+
+        It is a tensor, as files of tensors alone require.
+        """
+        lowest = -torch.inf if self.lowest is None else self.lowest
+        return torch.tensor([lowest, float(self.centred)], dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Require the kind of inputs of this module."""
+        require(
+            torch.equal(state.to("cpu", torch.float64), self.get_extra_state()),
+            "the state is of a map with other inputs; make the module from a fit of the same "
+            "method, with the same clip",
+        )
 
     def extra_repr(self) -> str:
         """Settings that `print` shows."""

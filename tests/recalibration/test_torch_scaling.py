@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
@@ -109,7 +112,8 @@ def test_types__of_the_logits_are_kept(torch, scaling, logits, name, tolerance):
 def test_module__moves_and_is_stored_with_others(torch, scaling, logits):
     module = scaling(fit(logits, "vector"))
     network = torch.nn.Sequential(torch.nn.Linear(7, 4), module)
-    assert set(network.state_dict()) == {"0.weight", "0.bias", "1.weight", "1.offset"}
+    numbers = {"0.weight", "0.bias", "1.weight", "1.offset"}
+    assert set(network.state_dict()) == {*numbers, "1._extra_state"}
     other = scaling(fit(logits, "vector"))
     other.load_state_dict(module.state_dict())
     assert torch.equal(other.weight, module.weight)
@@ -117,6 +121,46 @@ def test_module__moves_and_is_stored_with_others(torch, scaling, logits):
     moved = module.to("meta")
     assert moved(torch.zeros(2, 4, device="meta")).device.type == "meta"
     assert "classes=4" in repr(network)
+
+
+@pytest.mark.parametrize("slope", [0.7, -0.7, 0.0])
+def test_excluded_classes__are_those_of_transform(torch, scaling, logits, slope):
+    """A slope that is not positive gives an excluded class no logit of −∞."""
+    fitted = fit(logits, "platt")
+    fitted = replace(fitted, state={**fitted.state, "slope": slope})
+    z = logits[2][:4].copy()
+    z[0, 1] = z[1, 0] = -np.inf
+    module = scaling(fitted, dtype=torch.float64)
+    x = torch.tensor(z, requires_grad=True)
+    scaled = module(x)
+    expected = fitted.transform(logits=z)
+    np.testing.assert_allclose(scaled.softmax(-1).detach().numpy(), expected, atol=1e-15)
+    scaled.softmax(-1)[:, 0].sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isneginf(scaled).sum() == (2 if slope > 0 else 0)
+    log_odds = torch.tensor(z[:, 1] - z[:, 0])
+    scaled = scaling(fitted, binary=True, dtype=torch.float64)(log_odds)
+    np.testing.assert_allclose(expit(scaled.numpy()), expected[:, 1], atol=1e-15)
+
+
+@pytest.mark.parametrize("method", ["temperature of classes", "vector", "matrix", "dirichlet"])
+def test_excluded_classes__of_many_are_those_of_transform(torch, scaling, logits, method):
+    fitted, z = fit(logits, method), logits[4][:50].copy()
+    z[:, 1] = -np.inf
+    scaled = scaling(fitted, dtype=torch.float64)(torch.tensor(z)).softmax(-1)
+    # Both have the rounding of the sums over classes.
+    np.testing.assert_allclose(scaled.numpy(), fitted.transform(logits=z), rtol=1e-9, atol=1e-15)
+
+
+def test_state__of_a_map_with_other_inputs_is_refused(torch, scaling, logits):
+    matrix, dirichlet = (scaling(fit(logits, name)) for name in ("matrix", "dirichlet"))
+    assert matrix.weight.shape == dirichlet.weight.shape
+    with pytest.raises(cs.OptionError, match="the state is of a map with other inputs"):
+        dirichlet.load_state_dict(matrix.state_dict())
+    stream = io.BytesIO()
+    torch.save(matrix.state_dict(), stream)
+    stream.seek(0)
+    scaling(fit(logits, "matrix")).load_state_dict(torch.load(stream, weights_only=True))
 
 
 def test_fits_and_logits__that_do_not_suit_are_refused(torch, scaling, logits):
