@@ -14,7 +14,8 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
-from calibscale.recalibration.cell_fits import HISTOGRAM, cell_hessian, cell_minimum, log_odds_of
+from calibscale.recalibration.cell_fits import HISTOGRAM, cell_hessian, cell_minimum
+from calibscale.recalibration.log_odds_cells import LogOddsCells, LogOddsHistogram
 from calibscale.recalibration.logistic import (
     LogisticFit,
     LogisticLoss,
@@ -45,6 +46,7 @@ _LEAST_GAP = 1e-3  # between knots, as a share of their range, so that values de
 _SMOOTHINGS = tuple(10.0 ** np.arange(1.0, -12.5, -0.5))
 _AS_GOOD = 0.01  # difference of two criteria that says nothing
 _ROUNDING = 1e-9  # of slopes, relative to the steepest one
+_BEYOND = 1.0  # log-odds beyond those of the clip that scores do not tell
 
 
 # ---------------------------------------------------------------- splines
@@ -132,15 +134,14 @@ def knots_of(z: Floats, share: Floats, count: int) -> Floats:
     return np.array(knots)
 
 
-def _starts(cells: OccupiedCells, method: Spline) -> list[_Start]:
+def _starts(cells: LogOddsCells, method: Spline) -> list[_Start]:
     """Fits to cells, from the smoothing with the smallest criterion to the line.
 
     The criterion is Akaike's, Σ log loss plus the effective number of parameters tr((H + P)⁻¹H)
     with the second derivatives H and the penalty P [Wood 2017, §6.2].  With weights, a row counts
     as Σw/Σw² effective rows.
     """
-    cells = cells.coarse(_CELLS)
-    z = log_odds_of(cells, method.clip)
+    z = cells.z
     if z[0] == z[-1]:
         raise OptionError(
             f"{method.name}: all predictions are nearly equal, so that no curve is determined; "
@@ -149,7 +150,8 @@ def _starts(cells: OccupiedCells, method: Spline) -> list[_Start]:
     knots = knots_of(z, cells.share, method.knots)
     weight, events = cells.weight / cells.unit, cells.events / cells.unit
     line = np.array([knots[0], knots[-1]])
-    fits = [_fit_to_cells(z, weight, events, line, 0.0, line)]
+    # Values of 0 give every row p' = 1/2, and a finite loss whatever the log-odds.
+    fits = [_fit_to_cells(z, weight, events, line, 0.0, np.zeros(2))]
     criteria = [fits[0][1]]
     smoothings = _SMOOTHINGS
     if method.smoothing is not None:
@@ -186,10 +188,10 @@ def _fit_to_cells(
     return _Start(knots, values, smoothing, parameters), log_loss + parameters
 
 
-def _of_all_cells(cells: OccupiedCells, start: _Start, clip: float) -> Floats:
+def _of_all_cells(cells: LogOddsCells, start: _Start) -> Floats:
     """Values at the knots (m,) of a fit to all cells, by which a fit to the rows takes one pass."""
-    z = log_odds_of(cells, clip)
-    design = np.ascontiguousarray(natural_spline(start.knots, np.eye(len(start.knots)), z).T)
+    curves = natural_spline(start.knots, np.eye(len(start.knots)), cells.z)
+    design = np.ascontiguousarray(curves.T)
     return cell_minimum(design, cells.weight, cells.events, start.penalty, start.values)
 
 
@@ -205,9 +207,10 @@ class Spline(RecalibrationMethod):
     them, so that p' is not extrapolated wildly.  Its values at the knots minimise the mean log loss
     plus ½λr³∫f''², with the range r of the knots, by Newton's method with one pass per step.
 
-    Knots and λ come from a histogram of the scores in one pass before: λ has the smallest Akaike
-    criterion of 27 values and of a line, which is `Platt`.  If f decreases somewhere, λ is raised
-    to the next value until it does not.  Only a line may decrease, and a note says so.
+    Knots and λ come from a histogram of the scores in one pass before.  Logits beyond the log-odds
+    of `clip` need another pass for a histogram of them.  λ has the smallest Akaike criterion of 27
+    values and of a line, which is `Platt`.  If f decreases somewhere, λ is raised to the next value
+    until it does not.  Only a line may decrease, and a note says so.
 
     Parameters
     ----------
@@ -256,14 +259,22 @@ class Spline(RecalibrationMethod):
         states = result.groups[None]
         extent: LogisticState = states[extents]
         check_overlap(self.name, extent.extent)
+        scores = OccupiedCells.of(states[HISTOGRAM].sums)
+        coarse, cells = (
+            LogOddsCells.of_scores(part, self.clip) for part in (scores.coarse(_CELLS), scores)
+        )
         passes, raised = 1, False
-        cells = OccupiedCells.of(states[HISTOGRAM].sums)
-        for start in _starts(cells, self):
+        # Probabilities are raised to the clip, and logits are not.
+        if -extent.extent.min() > _BEYOND - np.log(self.clip):
+            histogram = LogOddsHistogram(self.clip)
+            coarse = cells = read(histogram).groups[None][histogram].cells
+            passes = 2
+        for start in _starts(coarse, self):
             # Cells say without a pass which curves decrease.  A line is the last resort.
             if len(start.knots) > 2 and not rises(start.knots, start.values):
                 raised = True
                 continue
-            values = _of_all_cells(cells, start, self.clip)
+            values = _of_all_cells(cells, start)
             loss = SplineLoss(tuple(values.tolist()), (), self.clip, tuple(start.knots))
             fit = newton_fit(self.name, read, loss, start.penalty)
             passes += fit.passes
@@ -358,9 +369,10 @@ class SplineFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         z = score.log_odds(self.method.clip)
-        # Pieces are compared by the column, which is shorter than its log-odds.
-        compared = z if score.is_logit else score.probability
-        borders = (self.knots if score.is_logit else expit(self.knots)).tolist()
+        compared, borders = z, self.knots.tolist()
+        # Probabilities of knots within the clip have an order, and are shorter than log-odds.
+        if not score.is_logit and np.abs(self.knots).max() < -np.log(self.method.clip):
+            compared, borders = score.probability, expit(self.knots).tolist()
         spline = CubicSpline(self.knots, self.values, bc_type="natural")
         low, high = spline(self.knots[[0, -1]], 1).tolist()
         first, last = self.knots[[0, -1]].tolist()

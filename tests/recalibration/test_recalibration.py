@@ -413,7 +413,7 @@ def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
-@pytest.mark.parametrize("method", ["platt", "beta", "temperature"])
+@pytest.mark.parametrize("method", ["platt", "beta", "temperature", "spline"])
 def test_fit_to_huge_logits__takes_few_passes(method, scale):
     """Scores of huge logits are 0 or 1 to rounding, so that their cells are no start."""
     rng = np.random.default_rng(12)

@@ -256,6 +256,23 @@ def test_logits__have_the_curve_of_their_probabilities(rng):
     np.testing.assert_array_equal(far, [0.0, 1.0])
 
 
+@pytest.mark.parametrize("scale", [100.0, 1e6, 1e20])
+def test_huge_logits__have_the_curve_of_small_ones(rng, scale):
+    """Their scores are 0 or 1 to rounding, and say nothing of the log-odds."""
+    p, y = rows(rng, 3000)
+    data = cs.from_arrays(logits=scale * logit(p), labels=y, binary=True)
+    fitted = cs.recalibrate(data, "spline(smoothing=0.0001)", validate=False)
+    # Two passes for cells of scores and of log-odds, and three at most for the rows.
+    assert fitted.passes <= 5
+    knots = fitted.fit.knots / scale
+    quantiles = np.quantile(logit(p), np.linspace(0.05, 0.95, 6))
+    # A cell is 2 % of the log-odds.
+    np.testing.assert_allclose(knots, quantiles, rtol=0.02, atol=0.02)
+    # The values at the knots do not depend on the scale of the log-odds.
+    expected = dense_values(p, y, np.ones(3000), knots, 1e-4)
+    np.testing.assert_allclose(fitted.fit.values, expected, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

@@ -91,6 +91,20 @@ def test_expressions__of_log_odds(source, method, engine):
     np.testing.assert_allclose(measured, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_spline_of_huge_logits__has_the_pieces_of_probabilities(scores, engine):
+    """Probabilities of its knots are 0 or 1 to rounding."""
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=ROWS)
+    y = (rng.random(ROWS) < expit(0.5 * z + np.tanh(4 * z))).astype(int)
+    huge = cs.from_arrays(logits=60 * z, labels=y, binary=True)
+    fitted = cs.recalibrate(huge, "spline(smoothing=0)", validate=False)
+    assert np.abs(fitted.fit.knots).max() > 40
+    *measured, _ = engine(fitted.sql("p"), scores)
+    expected = fitted.transform(np.array(scores[:-1]))
+    np.testing.assert_allclose(measured, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_expressions__may_be_of_other_expressions(source):
     fitted = cs.recalibrate(source, "platt", validate=False)
     (measured,) = in_duckdb(fitted.sql("p / 100"), [25.0])

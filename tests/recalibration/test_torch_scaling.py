@@ -124,7 +124,7 @@ def test_module__moves_and_is_stored_with_others(torch, scaling, logits):
 
 
 @pytest.mark.parametrize("slope", [0.7, -0.7, 0.0])
-def test_excluded_classes__are_those_of_transform(torch, scaling, logits, slope):
+def test_excluded_classes__have_the_probabilities_of_transform(torch, scaling, logits, slope):
     """A slope that is not positive gives an excluded class no logit of −∞."""
     fitted = fit(logits, "platt")
     fitted = replace(fitted, state={**fitted.state, "slope": slope})
@@ -144,7 +144,7 @@ def test_excluded_classes__are_those_of_transform(torch, scaling, logits, slope)
 
 
 @pytest.mark.parametrize("method", ["temperature of classes", "vector", "matrix", "dirichlet"])
-def test_excluded_classes__of_many_are_those_of_transform(torch, scaling, logits, method):
+def test_excluded_classes__of_many_have_equal_probabilities(torch, scaling, logits, method):
     fitted, z = fit(logits, method), logits[4][:50].copy()
     z[:, 1] = -np.inf
     scaled = scaling(fitted, dtype=torch.float64)(torch.tensor(z)).softmax(-1)

@@ -181,6 +181,7 @@ EXAMPLES = {
     ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls((0.9, 0.1), ("log_odds", "one")),
+    "LogOddsHistogram": lambda cls: cls(),
     "MapScores": lambda cls: cls(tuple(AffineMap(0.1 * i, 1.0, 1.2) for i in range(19))),
     "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
     "Modes": lambda cls: MODES,
