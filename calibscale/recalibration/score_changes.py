@@ -123,10 +123,10 @@ class ChangeState(NamedTuple):
     """Sums of s scores before and after a change.
 
     `totals` has Σw·score before and after the change of rows with finite scores (2, s), and
-    `infinite` the number of rows with infinite ones (2, s).  The next five are the sums of a
-    `RowMomentState` of each score's differences, with the scores on the first axis.  `distance` has
-    Σw², Σw²d and Σw²d² of the differences d between both versions after the change (s, 3), in the
-    rows with the finite score of a second version.
+    `infinite` the number of rows with infinite ones (2, s).  Rows of weight 0 are not counted.  The
+    next five are the sums of a `RowMomentState` of each score's differences, with the scores on the
+    first axis.  `distance` has Σw², Σw²d and Σw²d² of the differences d between both versions after
+    the change (s, 3), in the rows with the finite score of a second version.
     """
 
     totals: Floats
@@ -163,6 +163,7 @@ class ChangeSums(Statistic):
         scores = columns.T.reshape(1 + self.versions, self.scores, len(chunk)).copy()
         infinite = np.abs(scores) >= _LARGEST
         scores[infinite] = 0.0
+        infinite &= w > 0  # a row of weight 0 adds 0, even if its score is infinite
         before, after = scores[:2]
         moments = [moment_sums(difference, w) for difference in after - before]
         by_field = (np.stack(sums) for sums in zip(*moments, strict=True))

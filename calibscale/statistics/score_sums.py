@@ -176,7 +176,7 @@ class CountState(NamedTuple):
 
 @dataclass(frozen=True)
 class ImpossibleLabels(Statistic):
-    """Number of rows with a label of probability 0, so that the log loss is infinite."""
+    """Number of rows of positive weight with a label of probability 0: the log loss is infinite."""
 
     powers: ClassVar[tuple[int, ...]] = (0,)
 
@@ -184,7 +184,7 @@ class ImpossibleLabels(Statistic):
         return CountState(np.zeros(()))
 
     def accumulate(self, state: CountState, chunk: Chunk) -> CountState:
-        return added(state, np.count_nonzero(np.isinf(chunk.nll)))
+        return added(state, np.count_nonzero(np.isinf(chunk.nll) & (weights_of(chunk) > 0)))
 
 
 class FirstImpossibleState(NamedTuple):
@@ -196,7 +196,7 @@ class FirstImpossibleState(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstImpossible(Statistic):
-    """Number of rows with a label of probability 0, and number of the first of them."""
+    """Number of rows of positive weight with a label of probability 0, and the first such row."""
 
     powers: ClassVar[tuple[int, ...]] = ()
 
@@ -205,6 +205,8 @@ class FirstImpossible(Statistic):
 
     def accumulate(self, state: FirstImpossibleState, chunk: Chunk) -> FirstImpossibleState:
         rows = chunk.impossible
+        if len(chunk.weights):
+            rows = np.intersect1d(rows, chunk.rows[chunk.weights > 0])
         if not len(rows):
             return state
         return self.merge(state, FirstImpossibleState(np.array(len(rows)), np.array(rows[0])))

@@ -37,11 +37,14 @@ from calibscale.predictions.validation import chunks
 from calibscale.recalibration.affine_maps import AffineMap
 from calibscale.recalibration.class_losses import MapInputs
 from calibscale.recalibration.parametric import TemperedLoss
+from calibscale.recalibration.score_changes import ChangeSums
 from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.score_sums import (
     Fingerprint,
+    FirstImpossible,
+    ImpossibleLabels,
     Moments,
     NoiseMoments,
     ScalarScores,
@@ -464,6 +467,26 @@ def test_statistic__weight_one_is_no_weight(statistic):
     assert plain.weights is NO_WEIGHTS
     weighted = replace(plain, weights=np.ones(ROWS))
     _equal(statistic, _state(statistic, weighted), _state(statistic, plain), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_infinite_scores__of_weight_0_are_not_counted(weight):
+    """Every other row has a label of probability 0, and infinite scores after a change."""
+    chunk = _chunk(weighted=True)
+    impossible = np.arange(ROWS) % 2 == 0
+    q = np.where(impossible, 1 - chunk.labels, 0.5)
+    block = Block(0, np.column_stack([1 - q, q]), chunk.labels, None, None)
+    ((rows, _),) = chunks(block, Rules("probabilities", Classes(K), 1))
+    scores = np.column_stack([np.ones(ROWS), np.where(impossible, np.finfo(float).max, 1.0)])
+    weights = np.where(impossible, weight, 1.0)
+    rows = replace(rows, weights=weights, covariates=scores)
+    count = ROWS // 2 if weight else 0
+    assert _state(ImpossibleLabels(), rows).n == count
+    first = _state(FirstImpossible(), rows)
+    assert (first.n, first.first) == ((count, 0) if weight else (0, np.inf))
+    changes = _state(ChangeSums(1), rows)
+    np.testing.assert_array_equal(changes.infinite, [[0], [count]])
+    np.testing.assert_array_equal(changes.totals, [[weights.sum()], [ROWS - ROWS // 2]])
 
 
 # ---------------------------------------------------------------- single statistics
