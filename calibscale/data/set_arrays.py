@@ -124,7 +124,11 @@ def _members(sets: Any, name: str) -> Members:
         if column.null_count:
             fault = f"{column.null_count:,} sets are missing; empty sets are []"
             raise InvalidDataError(f"{name}: {fault}")
-        return with_columns(of_arrow_lists(column), _places(name))
+        members = of_arrow_lists(column)
+        if members.absent is not None:
+            row = int(np.argmax(members.absent))
+            raise InvalidDataError(f"{name}: row {row}: a boolean of its set is missing", row)
+        return with_columns(members, _places(name))
     shape = getattr(sets, "shape", ())
     if len(shape) == 3:
         raise InvalidDataError(
@@ -156,6 +160,10 @@ def _of_sparse(sets: Any, name: str) -> Members:
         raise InvalidDataError(f"{name}: a sparse matrix must be (n, K), not {sets.shape}")
     # The matrix of the caller must stay as it is.
     rows = sets.tocsr(copy=True)
+    missing = np.isnan(rows.data) if rows.dtype.kind == "f" else np.zeros(0, bool)
+    if missing.any():
+        row = int(np.searchsorted(rows.indptr, np.argmax(missing), side="right")) - 1
+        raise InvalidDataError(f"{name}: row {row}: a number of its set is missing", row)
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return Members(rows.indptr.astype(np.int64), rows.indices, rows.shape[1])

@@ -64,17 +64,59 @@ def of_matrix(is_member: Bools) -> Members:
     return Members(starts, np.nonzero(is_member)[1], is_member.shape[1])
 
 
+def of_flags(values: NDArray[Any], first: int, refused: Callable[[int, int], str]) -> Members:
+    """Members of the rows of a matrix (n, K) of booleans, or of the numbers 0, 1 and NaN.
+
+    A row with a missing flag has no set.
+
+    Parameters
+    ----------
+    values : (n, K)
+    first : number of the first row
+    refused : function that says what is wrong with the value in a row and column
+
+    Raises
+    ------
+    InvalidDataError
+        If a value is another number.
+    """
+    if values.dtype.kind == "b":
+        return of_matrix(values)
+    is_missing_flag = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    wrong = np.argwhere((values != 0) & (values != 1) & ~is_missing_flag)
+    if len(wrong):
+        row, column = map(int, wrong[0])
+        raise InvalidDataError(refused(row, column), first + row)
+    absent: Bools = is_missing_flag.any(axis=1)
+    present = of_matrix((values == 1) & ~absent[:, None])
+    return replace(present, absent=absent if absent.any() else None)
+
+
+def without_sets(members: Members, missing: Bools) -> Members:
+    """Members without the sets of rows that have a `missing` one among their flags."""
+    absent = np.zeros(len(members), bool) if members.absent is None else members.absent.copy()
+    absent[members.rows[missing]] = True
+    kept = ~absent[members.rows]
+    return of_sizes(np.where(absent, 0, members.sizes), members.values[kept], absent)
+
+
 def of_arrow_lists(column: Any) -> Members:
     """Members of an Arrow array of lists of classes, or of lists of booleans, see `with_columns`.
 
-    A null is an absent set.
+    A null is an absent set, and so is a list of booleans that has a null.
     """
+    import pyarrow as pa
     from pyarrow import compute
 
     lengths = numpy_of(compute.list_value_length(column).fill_null(0))
     absent = ~numpy_of(column.is_valid())
-    values = of_arrow(plain_arrow(column.flatten()))
-    return of_sizes(lengths, values, absent if absent.any() else None)
+    flat = plain_arrow(column.flatten())
+    are_flags = pa.types.is_boolean(flat.type)
+    values = of_arrow(flat.fill_null(False) if are_flags else flat)
+    members = of_sizes(lengths, values, absent if absent.any() else None)
+    if are_flags and flat.null_count:
+        return without_sets(members, ~numpy_of(flat.is_valid()))
+    return members
 
 
 def with_columns(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.label_values import named_labels
 from calibscale.data.missing import as_floats
-from calibscale.data.set_members import Members, hits_of, of_matrix
+from calibscale.data.set_members import Members, hits_of, of_flags, without_sets
 from calibscale.data.set_outcomes import RowsOfSets, SetOutcomes
 from calibscale.errors import InvalidDataError
 
@@ -29,7 +29,10 @@ class ReadsMembers(Protocol):
 
 
 class MatrixOfSets:
-    """Sets in an array (n, K) of booleans, or of the numbers 0 and 1."""
+    """Sets in an array (n, K) of booleans, or of the numbers 0 and 1.
+
+    A row with NaN has no set.
+    """
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -37,24 +40,22 @@ class MatrixOfSets:
 
     def members(self, start: int, stop: int, name: str) -> Members:
         values = np.asarray(self.array[start:stop])
-        if values.dtype.kind != "b":
-            wrong = np.argwhere((values != 0) & (values != 1))
-            if len(wrong):
-                i, k = map(int, wrong[0])
-                raise InvalidDataError(
-                    f"{name}: row {start + i} has {values[i, k]:g} in column {k}, not true or "
-                    "false (1 or 0); sets by positions are a group of the arrays indptr and "
-                    "indices",
-                    start + i,
-                )
-        return of_matrix(values.astype(bool))
+
+        def refused(row: int, column: int) -> str:
+            return (
+                f"{name}: row {start + row} has {values[row, column]:g} in column {column}, not "
+                "true or false (1 or 0); sets by positions are a group of the arrays indptr and "
+                "indices"
+            )
+
+        return of_flags(values, start, refused)
 
 
 class CompressedSets:
     """Sets in the arrays of a sparse matrix by rows.
 
     The classes of row i are ``indices[indptr[i]:indptr[i + 1]]``.  Where there is an array ``data``
-    and its number is 0, the class is no member.
+    and its number is 0, the class is no member, and where it is NaN, the row has no set.
     """
 
     def __init__(self, arrays: Callable[[str], Any], has_values: bool, name: str) -> None:
@@ -88,9 +89,14 @@ class CompressedSets:
         starts = starts - starts[0]
         if self.values is None:
             return Members(starts, classes)
-        present = np.asarray(self.values[within]) != 0
+        flags = np.asarray(self.values[within])
+        present = flags != 0
         before = np.append(0, np.cumsum(present))
-        return Members(before[starts], classes[present])
+        members = Members(before[starts], classes[present])
+        is_missing_flag = np.isnan(flags) if flags.dtype.kind == "f" else np.zeros(0, bool)
+        if is_missing_flag.any():
+            return without_sets(members, is_missing_flag[present])
+        return members
 
 
 class ArraySets(RowsOfSets):

@@ -215,6 +215,52 @@ def test_columns_of_texts__have_missing_sets(tmp_path):
         assert np.flatnonzero(np.isnan(np.ravel(source.values[:N]))).tolist() == [3, 8]
 
 
+@pytest.mark.parametrize("file", ["sets.parquet", "sets.jsonl", "sets.csv", "frame", "texts"])
+def test_lists_of_booleans__without_one_of_them_are_missing_sets(file, tmp_path):
+    sets = [[True, False], [None, True], [True, True], None] * 10
+    table = pa.table({"s": sets, "y": [0, 1, 0, 1] * 10})
+    path = tmp_path / file
+    if file == "sets.parquet":
+        parquet.write_table(table, path)
+    elif file == "sets.jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    elif file != "frame":
+        frame = pd.DataFrame({"s": list(map(str, sets)), "y": table["y"].to_numpy()})
+        frame.to_csv(path, index=False)
+    if file in ("frame", "texts"):
+        source = cs.from_frame(table if file == "frame" else frame, **COLUMNS)
+    else:
+        source = cs.from_file(path, **COLUMNS)
+    np.testing.assert_array_equal(np.ravel(source.values[:4]), [1, np.nan, 2, np.nan])
+    np.testing.assert_array_equal(source.labels[:3], [1, 0, 1])
+
+
+def test_lists_of_booleans__without_one_of_them_are_refused_in_memory():
+    sets = pa.array([[True, False], [None, True]])
+    with pytest.raises(cs.InvalidDataError, match="row 1: a boolean of its set is missing"):
+        cs.from_sets(sets, [0, 1], coverage=0.9)
+
+
+@pytest.mark.parametrize("file", ["sets.csv", "sets.jsonl", "frame"])
+def test_labels__that_are_missing_may_have_blanks_around_them(file, tmp_path):
+    frame = pd.DataFrame({"s": ["[a, b]", "[b]"], "y": [" NA ", "b"]})
+    path = tmp_path / file
+    if file == "sets.csv":
+        path.write_text('s,y\n"[a, b]"," NA "\n[b],b\n')
+    elif file == "sets.jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    source = cs.from_frame(frame, **COLUMNS) if file == "frame" else cs.from_file(path, **COLUMNS)
+    np.testing.assert_array_equal(source.labels[:2], [np.nan, 1])
+    # A class may have this name, with its blanks, which cells of a text file do not keep, or not.
+    forms = ["NA"] if file == "sets.csv" else ["NA", " NA "]
+    for names in ([form, "a", "b"] for form in forms):
+        if file == "frame":
+            source = cs.from_frame(frame, class_names=names, **COLUMNS)
+        else:
+            source = cs.from_file(path, class_names=names, **COLUMNS)
+        np.testing.assert_array_equal(source.labels[:2], [0, 1])
+
+
 def test_matrices_of_numbers__are_sets_and_a_column_has_sizes(tmp_path):
     np.savez(tmp_path / "sets.npz", s=MEMBER.astype(np.int8), y=LABELS)
     _check(cs.from_file(tmp_path / "sets.npz", **COLUMNS), _source("names"))

@@ -115,6 +115,26 @@ def test_invalid_groups__are_named(arrays, message, tmp_path):
         cs.evaluate(_opened(path, labels), "coverage")
 
 
+@pytest.mark.parametrize("layout", ["matrix", "sparse"])
+def test_missing_flags__leave_rows_without_a_set(layout, tmp_path):
+    values = MEMBER.astype(float)
+    values[[130, 200], [4, 0]] = np.nan
+    if layout == "matrix":
+        path = _matrix(tmp_path, values)
+    else:
+        path = _sparse(tmp_path, sparse.csr_array(values), "indptr", "indices", "data")
+    source = _opened(path)
+    expected = MEMBER.sum(axis=1).astype(float)
+    expected[[130, 200]] = np.nan
+    np.testing.assert_array_equal(np.ravel(source.values[:N]), expected)
+    with pytest.raises(cs.InvalidDataError, match=r"row 130 of .* is missing"):
+        cs.evaluate(source, "coverage")
+    # Their labels are known, and so is the label of every other row but one.
+    assert cs.evaluate(source, "coverage", on_invalid="drop")["coverage"].n == N - 3
+    with pytest.raises(cs.InvalidDataError, match="row 130: a number of its set is missing"):
+        cs.from_sets(sparse.csr_array(values), LABELS, coverage=0.4)
+
+
 def test_other_numbers__are_named(tmp_path):
     values = MEMBER.astype(int)
     values[130, 4] = 3

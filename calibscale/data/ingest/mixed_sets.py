@@ -39,7 +39,8 @@ def first_mixed(values: Iterable[Any]) -> MixedSet | None:
     >>> first_mixed([["a"], ["b", "c"], ["a", 1]]).fault.partition(";")[0]
     "['a', 1], but other sets are lists of names"
     """
-    usual, other = "", None
+    usual = ""
+    other: tuple[int, Any] | None = None  # first value that is no list
     for row, value in enumerate(values):
         kind = _kind_of(value)
         if kind is None:
@@ -58,13 +59,12 @@ def first_mixed(values: Iterable[Any]) -> MixedSet | None:
         else:
             usual = usual or kind
         if usual and other:
-            return MixedSet(
-                other[0], f"{_shown(other[1])}, but other sets are lists of {usual}; {_REMEDY}"
-            )
+            return _unlike(*other, usual)
     return None
 
 
 def _unlike(row: int, value: Any, usual: str) -> MixedSet:
+    """Set that is no list with members of the usual type."""
     return MixedSet(row, f"{_shown(value)}, but other sets are lists of {usual}; {_REMEDY}")
 
 

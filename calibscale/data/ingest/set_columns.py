@@ -12,9 +12,8 @@ from calibscale.data.ingest import set_texts
 from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
 from calibscale.data.label_values import WORDS, LabelValues, key_of
 from calibscale.data.missing import as_floats, is_missing, is_missing_number
-from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
+from calibscale.data.set_members import Members, Place, hits_of, of_flags, with_columns
 from calibscale.data.set_outcomes import SetOutcomes
-from calibscale.errors import InvalidDataError
 
 SIZES_HAVE_NO_NAMES = "class_names= (--class-names) is for columns of sets, and not for their sizes"
 _FLAGS = {**WORDS, "0": 0, "1": 1}  # texts of booleans by their keys
@@ -70,9 +69,10 @@ class SetColumns:
         labels = as_floats(part.columns[self.labels])
         if labels.dtype.kind == "O" and self._are_texts(part):
             # A text means the same beside sets that are texts as inside of them.
-            missing = set_texts.missing_texts(() if named is None else named.exact)
+            class_names = () if named is None else named.exact
+            missing = set_texts.missing_among(labels.tolist(), class_names)
             labels = labels.copy()
-            labels[[label in missing for label in labels.tolist()]] = None
+            labels[missing] = None
         members = self._members(part, labels, named, place)
         if labels.dtype.kind == "b" and named is None:
             labels = labels.astype(np.int64)  # of two classes
@@ -114,22 +114,18 @@ class SetColumns:
             values = as_floats(columns[0])
             names = self.names * values.shape[1]
         else:
-            values, names = np.column_stack([_as_flags(column) for column in columns]), self.names
-        if values.dtype.kind == "b":
-            return of_matrix(values)
-        absent = np.isnan(values).any(axis=1)
-        wrong = np.argwhere((values != 0) & (values != 1) & ~np.isnan(values))
-        if len(wrong):
-            i, k = wrong[0]
-            shown = columns[0][i, k] if columns[0].ndim > 1 else columns[k][i]
-            shown = repr(shown) if isinstance(shown, str) else f"{shown:g}"
-            raise InvalidDataError(
-                f"{place(first + int(i))}: {names[k]!r} is {shown:.60}, not true or false (1 or "
-                "0): several columns say of each class whether the set has it",
-                first + int(i),
+            values = np.column_stack([_flags_of_column(column) for column in columns])
+            names = self.names
+
+        def refused(row: int, column: int) -> str:
+            value = columns[0][row, column] if columns[0].ndim > 1 else columns[column][row]
+            shown = repr(value) if isinstance(value, str) else f"{value:g}"
+            return (
+                f"{place(first + row)}: {names[column]!r} is {shown:.60}, not true or false (1 or "
+                "0): several columns say of each class whether the set has it"
             )
-        present = of_matrix((values > 0) & ~absent[:, None])
-        return Members(present.starts, present.values, present.n_classes, absent)
+
+        return of_flags(values, first, refused)
 
     def _are_numbers(self, labels: NDArray[Any], named: LabelValues | None) -> bool:
         """Whether texts that are numbers are numbers and no names of classes.
@@ -196,7 +192,7 @@ def _places(file: str, part: InputPart) -> Place:
     return lambda row: place_of_row(file, part, row - part.start)
 
 
-def _as_flags(column: NDArray[Any]) -> NDArray[Any]:
+def _flags_of_column(column: NDArray[Any]) -> NDArray[Any]:
     """Booleans of a column (n,), or numbers with NaN where they are missing.
 
     Texts such as ``True`` and ``no`` are booleans.  Other texts become ∞, which is no boolean.

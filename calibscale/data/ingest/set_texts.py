@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibscale.array_types import Bools
 from calibscale.data.missing import plain
 from calibscale.data.set_members import Members, Place, of_sizes
 from calibscale.errors import InvalidDataError
@@ -91,13 +92,15 @@ def of_texts(
             message = f"{place(first + i)}: its set is {shown!r}, {error}"
             raise InvalidDataError(message, first + i) from None
     sets = [None if text is None else parsed[text] for text in texts]
+    # A list of booleans without one of them is no set.
+    sets = [None if flags and classes and None in classes else classes for classes in sets]
     absent = np.array([classes is None for classes in sets], bool)
     sizes = np.array([0 if classes is None else len(classes) for classes in sets], np.int64)
     flat = [name for classes in sets if classes is not None for name in classes]
     values = np.empty(len(flat), object)
     values[:] = flat
     if flags:
-        values = _as_flags(flat, sizes, place, first)
+        values = _flags_of_texts(flat, sizes, place, first)
     elif as_numbers:
         with suppress(TypeError, ValueError):  # the classes are names
             values = np.array([_number(name) for name in flat], np.float64)
@@ -128,13 +131,27 @@ def form_of(texts: Sequence[str | None]) -> SetForm:
             if text and classes:
                 sets.append(classes)
                 in_brackets &= text.strip()[0] in _BRACKETS
-    names = [str(name) for classes in sets for name in classes]
+    # A missing boolean makes its list no set, and a missing class is an error.
+    names = [name for classes in sets for name in classes if name is not None]
     lengths = {len(classes) for classes in sets}
     all_flags = all(name.lower() in _FLAGS for name in names)
     return SetForm(
         width=max(lengths, default=0),
-        flags=in_brackets and all_flags and len(lengths) == 1,
+        flags=in_brackets and all_flags and len(names) > 0 and len(lengths) == 1,
         numeric=len(names) > 0 and all(map(is_number, names)),
+    )
+
+
+def missing_among(values: Sequence[Any], class_names: Container[str] = ()) -> Bools:
+    """Whether each value (n,) is a text that means a missing value, with or without blanks."""
+    missing = missing_texts(class_names)
+    # A name of a class may have blanks around it.
+    return np.array(
+        [
+            isinstance(value, str) and value.strip() in missing and value not in class_names
+            for value in values
+        ],
+        bool,
     )
 
 
@@ -273,7 +290,7 @@ def is_number(text: str) -> bool:
         return False
 
 
-def _as_flags(
+def _flags_of_texts(
     names: Sequence[str | None], sizes: np.ndarray, place: Place, first: int
 ) -> np.ndarray:
     """Booleans of texts.  An InvalidDataError names the row of another text."""
