@@ -87,7 +87,7 @@ def of_flags(values: NDArray[Any], first: int, refused: Callable[[int, int], str
     if len(wrong):
         row, column = map(int, wrong[0])
         raise InvalidDataError(refused(row, column), first + row)
-    absent: Bools = is_missing_flag.any(axis=1)
+    absent = np.asarray(is_missing_flag.any(axis=1))
     present = of_matrix((values == 1) & ~absent[:, None])
     return replace(present, absent=absent if absent.any() else None)
 

@@ -127,8 +127,8 @@ def layout_of(
         kind, *_ = roles
         of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
         if sets:
-            read_as_sets = (set_name,) if of_sets is None else of_sets.read_as_sets
-            open_reader = partial(_reader_of_sets, open_reader, read_as_sets)
+            set_names = (set_name,) if of_sets is None else of_sets.names_of_sets
+            open_reader = partial(_reader_of_sets, open_reader, set_names)
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
         _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])

@@ -68,26 +68,30 @@ class PlannedCopy:
     note: Mapping[str, Any]
 
 
-def planned_copy(
-    files: Sequence[str | Path],
-    keys: Mapping[str, str],
-    *,
-    binary: bool = False,
-    forecast: str | Forecast | None = None,
-    class_names: Sequence[str] | None = None,
-    dtype: Any = None,
-    on_invalid: str = "raise",
-    tolerance: float | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    percent: bool | None = None,
-    **declared: Any,
-) -> PlannedCopy:
-    """Plan a copy of files, with the parameters and errors of `ingest`.
+@dataclass(frozen=True)
+class CopySettings:
+    """Settings of a copy, which are parameters of `ingest`."""
 
-    `declared` are the parameters ``positive`` and ``ignore_index``.
-    """
+    binary: bool = False
+    forecast: str | Forecast | None = None
+    class_names: Sequence[str] | None = None
+    dtype: Any = None
+    on_invalid: str = "raise"
+    tolerance: float | None = None
+    storage_options: Mapping[str, Any] | None = None
+    percent: bool | None = None
+    positive: Any = None
+    ignore_index: Any = None
+
+
+def planned_copy(
+    files: Sequence[str | Path], keys: Mapping[str, str], settings: CopySettings
+) -> PlannedCopy:
+    """Plan a copy of files, with the errors of `ingest`."""
     keys = dict(keys)
+    storage_options, forecast = settings.storage_options, settings.forecast
     inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
+    binary, class_names = settings.binary, settings.class_names
     sets = holds_sets(forecast)
     if forecast is not None:
         require(
@@ -96,17 +100,17 @@ def planned_copy(
         )
         keys = {"predictions": "predictions", **keys}
     role_of(forecast, predictions=keys.get("predictions"))
-    percent = bool(percent)
+    percent = bool(settings.percent)
     require(not percent or forecast is None, "forecast= has no percent=")
     check_files(inputs)
     layouts = filled(layouts_of(inputs, keys, binary, percent=percent, sets=sets))
     kind = forecast_of_columns(forecast, layouts[0].roles.get("predictions", ()))
-    first, stored = agree(layouts, binary, dtype, kind, percent=percent)
+    first, stored = agree(layouts, binary, settings.dtype, kind, percent=percent)
     require(not percent or first.kind == "probabilities", "percent= needs probabilities")
     top_k = "top_k" in first.roles  # the store has a further class with the remaining probability
     binary = kind is None and first.columns == 1 and not top_k
     classes, labels = 2 if binary else first.columns + top_k, None
-    declared = {option: declared.get(option) for option in ("positive", "ignore_index")}
+    declared = {"positive": settings.positive, "ignore_index": settings.ignore_index}
     if sets and first.sets is None:
         require(class_names is None, SIZES_HAVE_NO_NAMES)
     if top_k:
@@ -133,8 +137,8 @@ def planned_copy(
     note["class_names"] = None if class_names is None else list(class_names)
     # The note decides whether a call resumes this store.  Options with their default are left out,
     # as in the notes of earlier versions.
-    if on_invalid == "drop":  # otherwise a store has all rows
-        note |= {"on_invalid": on_invalid, "tolerance": tolerance}
+    if settings.on_invalid == "drop":  # otherwise a store has all rows
+        note |= {"on_invalid": settings.on_invalid, "tolerance": settings.tolerance}
     note |= {option: value for option, value in declared.items() if value is not None}
     if percent:
         note["percent"] = True
@@ -142,8 +146,8 @@ def planned_copy(
         note["forecast"] = repr(kind)
     named = {role: names for role, names in first.roles.items() if role != "covariates"}
     rules = BatchRules(
-        on_invalid,
-        tolerance,
+        settings.on_invalid,
+        settings.tolerance,
         {
             "kind": first.kind if kind is None else kind.name,
             "binary": binary,

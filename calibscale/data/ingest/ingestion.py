@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
 from calibscale.data.ingest.batches import batches
-from calibscale.data.ingest.copy_plan import PlannedCopy, planned_copy
+from calibscale.data.ingest.copy_plan import CopySettings, PlannedCopy, planned_copy
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import just_created, write_lock
@@ -172,12 +172,7 @@ def ingest(
         raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
     overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
     url = located(url, storage_options)
-    meant: dict[str, Any] = {
-        name: settings[name] for name in ("positive", "ignore_index", "percent") if name in settings
-    }
-    copy = planned_copy(
-        files,
-        keys or {},
+    copy_settings = CopySettings(
         binary=binary,
         forecast=forecast,
         class_names=class_names,
@@ -185,8 +180,11 @@ def ingest(
         on_invalid=on_invalid,
         tolerance=tolerance,
         storage_options=storage_options,
-        **meant,
+        percent=settings.get("percent"),
+        positive=settings.get("positive"),
+        ignore_index=settings.get("ignore_index"),
     )
+    copy = planned_copy(files, keys or {}, copy_settings)
     marks = []
     for file in copy.files:
         with reading(file):

@@ -52,7 +52,7 @@ class SetColumns:
     texts: tuple[str, ...] = ()
 
     @property
-    def read_as_sets(self) -> tuple[str, ...]:
+    def names_of_sets(self) -> tuple[str, ...]:
         """Names of the columns that a reader has to return as sets or texts."""
         return self.names if len(self.names) == 1 else self.texts
 

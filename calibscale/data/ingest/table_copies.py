@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.file_systems import complaints
 from calibscale.data.ingest.batches import batches
-from calibscale.data.ingest.copy_plan import PlannedCopy, planned_copy
+from calibscale.data.ingest.copy_plan import CopySettings, PlannedCopy, planned_copy
 from calibscale.data.source import ArraySource
 from calibscale.data.store_columns import StoreDescription, describe_columns, fitting
 from calibscale.errors import NoRowsError
@@ -35,9 +35,8 @@ def copied_source(
     """
     folder = Path(tempfile.mkdtemp(prefix="calibscale-"))
     try:
-        copy = planned_copy(
-            paths, keys, on_invalid="keep", storage_options=storage_options, **options
-        )
+        settings = CopySettings(on_invalid="keep", storage_options=storage_options, **options)
+        copy = planned_copy(paths, keys, settings)
         source = replace(_copied(copy, folder), name=name, copied=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
