@@ -23,6 +23,7 @@ from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS
+from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.rules import Rules
@@ -380,7 +381,8 @@ def truth(
     Raises
     ------
     OptionError
-        If a setting is invalid, or an estimator does not support the generator.
+        If a setting is invalid, or an estimator does not support the generator or needs pairs of
+        rows.
 
     Examples
     --------
@@ -396,6 +398,12 @@ def truth(
         # Only settings that depend on n, such as a ridge, use the number of rows of the store.
         run = session.run([_of_population(estimator, rows) for estimator in estimators])
         chosen = run.fitting
+        for bound in chosen:
+            if isinstance(bound, Pairwise):
+                raise OptionError(
+                    f"{bound.name}: a population value needs sums over rows, and this method "
+                    "has sums over pairs of rows; give method='features' or method='landmarks'"
+                )
         states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}
         for draw in draws(configuration, seed, _FIRST_ROW, sample):
             for chunk in soft_chunks(draw, session.rules):

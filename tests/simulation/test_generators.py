@@ -14,6 +14,7 @@ from calibscale import (
     CMMD,
     ECE,
     JKCE,
+    KCE,
     MCE,
     NLL,
     TCE2,
@@ -420,6 +421,15 @@ def test_truth__has_the_scores_of_a_dirichlet():
     # E|P|² and the mean entropy of a Dirichlet
     expected = [1 - (alpha + 1) / (K * alpha + 1), digamma(K * alpha + 1) - digamma(alpha + 1)]
     assert np.all(np.abs(np.subtract(values, expected)) < 4 * np.array(noise) / np.sqrt(n))
+
+
+def test_truth__of_pairs_of_rows_is_refused():
+    with pytest.raises(OptionError, match="kce: a population value needs sums over rows"):
+        truth([ECE(), KCE()], rows=20, generator="ms-over", sample=300)
+    # The remedy of the message works.
+    for method in ("features", "landmarks"):
+        (estimate,) = truth([KCE(method=method)], rows=20, generator="ms-over", sample=300)
+        assert np.isfinite(estimate.value)
 
 
 def test_truth__has_the_scores_of_the_marginal():
