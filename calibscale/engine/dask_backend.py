@@ -131,11 +131,15 @@ def versions() -> Versions:
 
 @cache
 def source_version() -> str:
-    """Version of the imported calibscale, with a digest of its source files."""
+    """Version of the imported calibscale, with a digest of its source files.
+
+    Public names are imported from the modules that stubs (.pyi) name, so that these are source
+    files as well.
+    """
     package = sys.modules["calibscale"]
     root = Path(package.__path__[0])
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")]):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))  # of checkouts on Windows
     return f"{package.__version__} (digest {digest.hexdigest()[:8]})"

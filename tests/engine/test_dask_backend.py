@@ -378,13 +378,20 @@ def test_versions__of_a_worker_that_joins_later_are_checked(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("version", ["0.0.7", cs.__version__])
+@pytest.mark.parametrize(
+    ("file", "version"),
+    [
+        ("__init__.py", "0.0.7"),
+        ("__init__.py", cs.__version__),
+        ("__init__.pyi", cs.__version__),  # names the modules of public names
+    ],
+)
 def test_versions__of_the_source_files_are_checked(
-    lone: Cluster, store: Path, tmp_path: Path, version: str
+    lone: Cluster, store: Path, tmp_path: Path, file: str, version: str
 ) -> None:
     """The worker has a checkout of calibscale, which the installed version does not tell."""
     shutil.copytree(ROOT / "calibscale", tmp_path / "calibscale")
-    with (tmp_path / "calibscale" / "__init__.py").open("a") as changed:
+    with (tmp_path / "calibscale" / file).open("a") as changed:
         changed.write(f'__version__ = "{version}"\n')
     lone.worker(PYTHONPATH=str(tmp_path))
     versions = rf"has calibscale source {version} \(digest \w+\), not {cs.__version__} \(digest"
