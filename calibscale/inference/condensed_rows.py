@@ -68,7 +68,7 @@ def condensed_run(
     run: Run, null: Null, condensed: Condensed, state: Any
 ) -> tuple[Run, Null] | None:
     """Run over the condensed rows and the null of its replicates, or None if they are too few."""
-    if not condensed.has_enough(state):
+    if not condensed.represents_rows(state):
         return None
     target: Any = run.source.target
     if isinstance(condensed, CondensedCounts):

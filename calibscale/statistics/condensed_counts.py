@@ -77,7 +77,7 @@ class CondensedCounts(CondensedCells):
             total[earlier] = other[earlier]
         return a
 
-    def has_enough(self, state: CondensedCountState) -> bool:
+    def represents_rows(self, state: CondensedCountState) -> bool:
         """Whether cells tell rows apart: a cell of open intervals would have any finite ends."""
         return bool(np.isfinite(state.predictions).all())
 

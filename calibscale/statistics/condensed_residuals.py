@@ -51,11 +51,11 @@ class CondensedResiduals(CondensedCells):
         state.predictions[...] += np.bincount(cells, squares * x, count)
         for axis, sums in zip(self.axes, state.covariates, strict=True):
             sums += np.bincount(cells, squares * chunk.covariates[:, axis.position], count)
-        with np.errstate(over="ignore"):  # see `has_enough`
+        with np.errstate(over="ignore"):  # see `represents_rows`
             state.fourths[...] += squares @ squares
         return state
 
-    def has_enough(self, state: CondensedState) -> bool:
+    def represents_rows(self, state: CondensedState) -> bool:
         """Whether sums of signs of condensed rows are as normal as those of all rows.
 
         The effective number of condensed rows is (Σv)²/Σv².  Few are enough only where few rows

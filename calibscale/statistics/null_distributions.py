@@ -226,8 +226,12 @@ class DrawnLabels(Null):
     ) -> Floats:
         out = np.empty((last - first, len(rows)))
         starts = np.zeros(len(rows)) if start is None else start
-        kernel_draws.events(np.uint64(self.seed), rows, p, starts, first, out)
+        self._draw_events(rows, p, starts, first, out)
         return out
+
+    def _draw_events(self, rows: Ints, p: Floats, starts: Floats, first: int, out: Floats) -> None:
+        """Write the residuals δ* of events with the probabilities p (c,) to `out` (B, c)."""
+        kernel_draws.events(np.uint64(self.seed), rows, p, starts, first, out)
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
         return rows.target.drawn_residuals(rows, self, first, last)
@@ -262,19 +266,9 @@ class DrawnCounts(DrawnLabels):
 
     counts: Ints = field(default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False)
 
-    def scalars(
-        self,
-        notion: str,
-        rows: Ints,
-        p: Floats,
-        delta: Floats,
-        first: int,
-        last: int,
-        start: Floats | None = None,
-    ) -> Floats:
-        out = np.empty((last - first, len(rows)))
+    def _draw_events(self, rows: Ints, p: Floats, starts: Floats, first: int, out: Floats) -> None:
+        # A condensed row has no predicted class of its own, and so no start.
         kernel_draws.mean_events(np.uint64(self.seed), rows, self.counts[rows], p, first, out)
-        return out
 
     def squares(self, rows: NotionRows, strengths: Floats) -> Floats:
         # k events have δ = p − 1 and n − k rows have δ = p.  With s = Σδ = np − k, the sum of
