@@ -14,13 +14,16 @@ from calibscale.compiled.row_sums import _extent
 @inlined("nsz", "reassoc", "contract")
 def _log_probabilities(row, largest, log_confidence, lowest, out):
     """Fill `out` with max(x − max x + log max q, lowest), and return the mean."""
-    total = 0.0
     for k in range(row.size):
         z = (np.float64(row[k]) - largest) + log_confidence
-        z = z if z > lowest else lowest
-        out[k] = z
-        total += z
-    return total / row.size
+        out[k] = z if z > lowest else lowest
+    # The sum has a loop of its own.  LLVM vectorises a loop that writes to one array and reads
+    # another only where they are far apart in memory.  A sum in such a loop would have an order,
+    # and so bits, that depend on the places of the arrays.
+    total = 0.0
+    for k in range(out.size):
+        total += out[k]
+    return total / out.size
 
 
 @inlined("nsz", "reassoc", "contract")
