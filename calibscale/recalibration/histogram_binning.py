@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -25,235 +25,22 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
     increasing,
 )
+from calibscale.recalibration.score_ranks import (
+    FIRST_DIGITS,
+    BoundedBins,
+    BoundedState,
+    PositiveScores,
+    RankSearch,
+    finish_searches,
+    parts_of_scores,
+    positive_scores,
+)
 from calibscale.recalibration.sql_expressions import SQLScore, number
 from calibscale.statistics.bins import cube_root_bins
-from calibscale.statistics.statistic import Statistic
 
 MAX_BINS = 1024
-# Bits of a number from 0 to 1, without the sign and the first of its exponent, which are 0.
-KEY_BITS = 62
-_CELL_BITS = 19  # a pass counts at most 2^19 cells, 4 MB
-KEPT_SCORES = 2**20  # scores that are kept instead of their further digits, 8 MB
 # A bin with fewer rows than this share of the others has no claim, which would be a wide one.
 _LEAST_SHARE = 0.25
-
-
-# ---------------------------------------------------------------- exact order statistics
-
-
-class DigitState(NamedTuple):
-    """Number of rows by the next digit of the keys of their scores (prefixes, digits)."""
-
-    counts: Floats
-
-
-@dataclass(frozen=True)
-class ScoreDigits(Statistic):
-    """Counts of the next digit of P(y = 1), among the rows with each of the digits so far.
-
-    Keys are the bits of the numbers, which are in their order because none is negative.  `prefixes`
-    are the different beginnings of `known` bits of the keys that are looked for, in increasing
-    order.
-    """
-
-    prefixes: tuple[int, ...] = (0,)
-    known: int = 0
-
-    @property
-    def digit(self) -> int:
-        """Number of bits of the next digit, fewer for many prefixes."""
-        bits = _CELL_BITS - (len(self.prefixes) - 1).bit_length()
-        return min(bits, KEY_BITS - self.known)
-
-    def zero(self, classes: int) -> DigitState:
-        return DigitState(np.zeros((len(self.prefixes), 2**self.digit)))
-
-    def accumulate(self, state: DigitState, chunk: Chunk) -> DigitState:
-        cells = digit_cells(_scores(chunk), np.array(self.prefixes), self.known, self.digit)
-        # There are more cells than rows of a chunk, so that a histogram of each chunk is slower.
-        np.add.at(state.counts.reshape(-1), cells, 1.0)
-        return state
-
-
-class BegunState(NamedTuple):
-    """Scores (r,) in any order."""
-
-    scores: Floats
-
-
-@dataclass(frozen=True)
-class BegunScores(Statistic):
-    """Scores whose keys begin with one of the increasing `prefixes` of `known` bits.
-
-    There are about `rows` of them.
-    """
-
-    prefixes: tuple[int, ...]
-    known: int
-    rows: int
-
-    def zero(self, classes: int) -> BegunState:
-        return BegunState(np.empty(0))
-
-    def nbytes(self, classes: int) -> int:
-        return 8 * self.rows
-
-    def accumulate(self, state: BegunState, chunk: Chunk) -> BegunState:
-        scores = _scores(chunk)
-        begun = begins_with(scores, np.array(self.prefixes), self.known)
-        return self.merge(state, BegunState(scores[begun]))
-
-    def merge(self, a: BegunState, b: BegunState) -> BegunState:
-        return BegunState(np.append(a.scores, b.scores))
-
-
-def begins_with(scores: Floats, prefixes: Ints, known: int) -> Bools:
-    """Whether the key of each score begins with one of the increasing prefixes (c,)."""
-    begun = scores.view(np.int64) >> (KEY_BITS - known)
-    places = np.minimum(np.searchsorted(prefixes, begun), len(prefixes) - 1)
-    return np.asarray(prefixes[places] == begun)
-
-
-def digit_cells(scores: Floats, prefixes: Ints, known: int, digit: int) -> Ints:
-    """Cell of the next `digit` bits of each score that has one of the prefixes, else no cell.
-
-    Cells are numbered by prefix and digit.
-    """
-    begun = scores.view(np.int64) >> (KEY_BITS - known - digit)
-    places = np.zeros(len(begun), np.int64)
-    if known:
-        above = begun >> digit
-        places = np.minimum(np.searchsorted(prefixes, above), len(prefixes) - 1)
-        # Other rows are below or above all scores that are still possible.
-        near = prefixes[places] == above
-        begun, places = begun[near], places[near]
-    return places << digit | (begun & (2**digit - 1))
-
-
-@dataclass
-class RankSearch:
-    """Search for the scores of some ranks, pass by pass.
-
-    Attributes
-    ----------
-    ranks : (r,)
-        Ranks from 1 among the rows whose keys begin with the prefix.
-    prefixes : (r,)
-        Beginnings of the keys of the scores.
-    """
-
-    ranks: Ints
-    prefixes: Ints
-
-    @classmethod
-    def of_bins(cls, rows: int, bins: int, prefix: int = 0) -> Self:
-        """Search for the ranks ⌈b(n + 1)/B⌉, b = 1 … B − 1, of n rows."""
-        ranks = np.array([-(-b * (rows + 1) // bins) for b in range(1, bins)], np.int64)
-        return cls(ranks, np.full(bins - 1, prefix, np.int64))
-
-    @property
-    def distinct(self) -> Ints:
-        """Different prefixes in increasing order."""
-        return np.unique(self.prefixes)
-
-    def advance(self, counts: Floats, digit: int) -> int:
-        """Append the digit of each key, by the counts of rows by distinct prefix and digit.
-
-        The number of rows with the new prefixes is returned, which is counted again for equal ones.
-        """
-        places = np.searchsorted(self.distinct, self.prefixes)
-        reached = np.cumsum(counts, axis=1)
-        near = 0
-        for i, place in enumerate(places.tolist()):
-            value = int(np.searchsorted(reached[place], self.ranks[i]))
-            self.ranks[i] -= int(reached[place, value - 1]) if value else 0
-            self.prefixes[i] = self.prefixes[i] << digit | value
-            near += int(counts[place, value])
-        return near
-
-    def finish(self, scores: Floats, known: int) -> None:
-        """Set all bits of the keys, by the scores (m,) that begin with the `known` bits so far."""
-        ordered = np.sort(scores)
-        # Positive numbers have the order of their bits.
-        first = np.searchsorted(ordered.view(np.int64) >> (KEY_BITS - known), self.prefixes)
-        self.prefixes = ordered[first + self.ranks - 1].view(np.int64)
-
-    @property
-    def scores(self) -> Floats:
-        """Different scores, once all bits are known."""
-        return self.distinct.view(np.float64)
-
-
-class BoundedState(NamedTuple):
-    """Number of rows and of events below, at and between bounds, each (2b + 1,)."""
-
-    rows: Floats
-    events: Floats
-
-
-@dataclass(frozen=True)
-class BoundedBins(Statistic):
-    """Rows and events of the open intervals between increasing `bounds`, and of the bounds.
-
-    Part 2i has the scores between the bounds i − 1 and i, and part 2i + 1 the scores that are
-    equal to the bound i.
-    """
-
-    bounds: tuple[float, ...]
-
-    def zero(self, classes: int) -> BoundedState:
-        parts = 2 * len(self.bounds) + 1
-        return BoundedState(np.zeros(parts), np.zeros(parts))
-
-    def accumulate(self, state: BoundedState, chunk: Chunk) -> BoundedState:
-        parts = parts_of_scores(np.array(self.bounds), _scores(chunk))
-        state.rows[...] += np.bincount(parts, minlength=len(state.rows))
-        state.events[...] += np.bincount(parts, chunk.positive, len(state.rows))
-        return state
-
-
-def _scores(chunk: Chunk) -> Floats:
-    """P(y = 1), which a tolerance allows to be a little outside of [0, 1]."""
-    return np.clip(chunk.q[:, 1], 0.0, 1.0) + 0.0  # −0 + 0 is 0
-
-
-def parts_of_scores(bounds: Floats, scores: Floats) -> Ints:
-    """Part of each score (c,): 2i between two bounds, 2i + 1 at the bound i."""
-    below = np.searchsorted(bounds, scores, "left")
-    # Scores that are not at a bound have more bounds below or at them only if one is equal.
-    return below + np.searchsorted(bounds, scores, "right")
-
-
-class _Ranked(NamedTuple):
-    """Scores at ranks, the number of bins, and the passes that were needed."""
-
-    bounds: Floats
-    bins: int
-    passes: int
-
-
-def _bounds(method: HistogramBinning, read: Read) -> _Ranked:
-    """Scores of the ranks ⌈b(n + 1)/B⌉, b = 1 … B − 1, each once, by their digits."""
-    first = ScoreDigits()
-    counts: Floats = read(first).groups[None][first].counts
-    rows, passes, known = int(counts.sum()), 1, first.digit
-    bins = method.bins_of(rows)
-    search = RankSearch.of_bins(rows, bins)
-    if bins == 1:
-        return _Ranked(search.scores, bins, passes)
-    near = search.advance(counts, first.digit)
-    while known < KEY_BITS:
-        prefixes = tuple(search.distinct.tolist())
-        passes += 1
-        # Few scores that begin with the digits so far are kept, and need no further digits.
-        if near <= KEPT_SCORES:
-            kept = BegunScores(prefixes, known, near)
-            search.finish(read(kept).groups[None][kept].scores, known)
-            break
-        digits = ScoreDigits(prefixes, known)
-        near = search.advance(read(digits).groups[None][digits].counts, digits.digit)
-        known += digits.digit
-    return _Ranked(search.scores, bins, passes)
 
 
 # ---------------------------------------------------------------- values and claims of bins
@@ -333,16 +120,6 @@ class BinnedEvents:
             events, rows = float(self.events[part]), float(self.rows[part])
             limits[part] = clopper_pearson(events, rows, error / 2.0)
         return limits
-
-
-def _kept_bounds(read: Read, prefixes: Ints, known: int, rows: int, ranks: Ints) -> Floats:
-    """Scores with the prefixes (b,) at the ranks, from 1 on, among the scores of each prefix."""
-    distinct = tuple(np.unique(prefixes).tolist())
-    statistic = BegunScores(distinct, known, rows)
-    kept: Floats = np.sort(read(statistic).groups[None][statistic].scores)
-    # Positive numbers have the order of their bits.
-    begun = kept.view(np.int64) >> (KEY_BITS - known)
-    return np.asarray(kept[np.searchsorted(begun, prefixes) + ranks - 1])
 
 
 # ---------------------------------------------------------------- method and fit
@@ -431,19 +208,25 @@ class HistogramBinning(RecalibrationMethod):
         return HistogramFit
 
     def _fit(self, setup: DataProfile, read: Read) -> HistogramFit:
-        ranked = _bounds(self, read)
-        statistic = BoundedBins(tuple(ranked.bounds.tolist()))
+        groups, first = PositiveScores(), FIRST_DIGITS
+        counts: Floats = first.counts_of(read(first).groups[None][first], 0)
+        bins = self.bins_of(int(counts.sum()))
+        search = RankSearch.of_bins(int(counts.sum()), bins)
+        near = search.advance(counts, first.digit)
+        further = finish_searches(groups, [search], read, first.digit, near)
+        # The frequencies need the bounds, and so a pass of their own.
+        statistic = BoundedBins(groups, (tuple(search.scores.tolist()),))
         result = read(statistic)
         state: BoundedState = result.groups[None][statistic]
         fit = HistogramFit(
-            bounds=ranked.bounds,
+            bounds=search.scores,
             rows=state.rows.astype(np.int64),
             events=state.events.astype(np.int64),
-            bins=ranked.bins,
+            bins=bins,
             method=self,
             classes=setup.classes,
             counts=result.counts,
-            passes=ranked.passes + 1,
+            passes=further + 2,
         )
         return replace(fit, notes=fit.claims)
 
@@ -549,7 +332,7 @@ class HistogramFit(FittedRecalibrator):
 
     def _parts(self, chunk: Chunk) -> Ints:
         """Part of each row (c,)."""
-        return parts_of_scores(self.bounds, _scores(chunk))
+        return parts_of_scores(self.bounds, positive_scores(chunk))
 
     def intervals(self, chunk: Chunk) -> Floats:
         return self.limits[self._parts(chunk)]

@@ -17,7 +17,7 @@ from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.recalibration.cell_fits import HISTOGRAM
-from calibscale.recalibration.histogram_binning import HistogramBinning, ScoreDigits
+from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.parametric import CLIP, TemperatureScaling
@@ -27,6 +27,7 @@ from calibscale.recalibration.recalibrator import (
     RecalibrationMethod,
     StoredFit,
 )
+from calibscale.recalibration.score_ranks import FIRST_DIGITS
 from calibscale.statistics.label_table import LabelTable
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic
@@ -246,7 +247,7 @@ class OneVsRest(RecalibrationMethod):
         if self.method in ("isotonic", "bbq"):
             state_bytes = HISTOGRAM.nbytes(2)
         elif self.method == "histogram":
-            state_bytes = ScoreDigits().nbytes(2)
+            state_bytes = FIRST_DIGITS.nbytes(2)
         size = max(1, _STATE_BYTES // state_bytes)
         for low in range(0, len(labels), size):
             yield labels[low : low + size]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -10,25 +9,17 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from calibscale.array_types import Floats, Ints
+from calibscale.array_types import Floats
 from calibscale.errors import require
 from calibscale.formatting import number_texts
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.histogram_binning import (
-    KEPT_SCORES,
-    KEY_BITS,
     MAX_BINS,
     BinnedEvents,
-    BoundedState,
-    DigitState,
     HistogramBinning,
-    RankSearch,
     StoredHistogram,
-    begins_with,
-    digit_cells,
-    parts_of_scores,
 )
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -36,172 +27,20 @@ from calibscale.recalibration.recalibrator import (
     RecalibrationMethod,
     StoredFit,
 )
+from calibscale.recalibration.score_ranks import (
+    BoundedBins,
+    BoundedState,
+    DigitState,
+    RankSearch,
+    ScoreDigits,
+    TopLabelScores,
+    common_prefix,
+    confidence,
+    finish_searches,
+    parts_of_scores,
+    rows_by_group,
+)
 from calibscale.results.declarations import as_json
-from calibscale.statistics.statistic import Statistic
-
-_CELL_BITS = 21  # a pass counts about 2^21 cells, 16 MB, because classes multiply the prefixes
-
-
-# ---------------------------------------------------------------- statistics by group
-
-
-def _confidence(chunk: Chunk) -> Floats:
-    """Largest probability of each row, within the range that `_common_prefix` is of."""
-    return np.clip(chunk.confidence, _lowest(chunk.n_features), 1.0)
-
-
-def _lowest(classes: int) -> float:
-    """Bound below all confidences, which are at least 1/K but for a tolerance."""
-    return 0.5 / classes
-
-
-def _common_prefix(classes: int) -> tuple[int, int]:
-    """Bits with which the keys of all confidences begin, and their number."""
-    # Bits of positive numbers have the order of the numbers, so that all confidences share the bits
-    # that the smallest and the largest have in common.
-    low, high = np.array([_lowest(classes), 1.0]).view(np.int64).tolist()
-    known = KEY_BITS - (low ^ high).bit_length()
-    return high >> (KEY_BITS - known), known
-
-
-def _rows_by_group(groups: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each group that occurs, and the positions of its rows."""
-    order = np.argsort(groups, kind="stable")
-    present, starts = np.unique(groups[order], return_index=True)
-    yield from zip(present.tolist(), np.split(order, starts[1:]), strict=True)
-
-
-def _starts(sizes: Sequence[int]) -> Ints:
-    """First place of each group in an array with `sizes` places of the groups, and the end."""
-    return np.cumsum([0, *sizes])
-
-
-@dataclass(frozen=True)
-class ConfidenceDigits(Statistic):
-    """Counts of the next digit of the confidence, by group of the predicted class.
-
-    `groups` has the group of each class, and `prefixes` the beginnings of `known` bits of the keys
-    that are looked for in each group, see `ScoreDigits`.
-    """
-
-    groups: tuple[int, ...]
-    prefixes: tuple[tuple[int, ...], ...]
-    known: int
-
-    @cached_property
-    def digit(self) -> int:
-        """Number of bits of the next digit, fewer for many prefixes."""
-        pairs = sum(map(len, self.prefixes))
-        # A digit has at least one bit, or a pass would bring no progress.
-        bits = max(1, _CELL_BITS - (pairs - 1).bit_length())
-        return min(bits, KEY_BITS - self.known)
-
-    @cached_property
-    def starts(self) -> Ints:
-        """First cell of each group."""
-        return _starts([len(prefixes) << self.digit for prefixes in self.prefixes])
-
-    @cached_property
-    def _arrays(self) -> tuple[Ints, ...]:
-        """Prefixes of each group."""
-        return tuple(np.array(prefixes, np.int64) for prefixes in self.prefixes)
-
-    def zero(self, classes: int) -> DigitState:
-        return DigitState(np.zeros(int(self.starts[-1])))
-
-    def accumulate(self, state: DigitState, chunk: Chunk) -> DigitState:
-        # Groups are few beside the rows of a chunk, so that a loop over them costs little.
-        scores, starts = _confidence(chunk), self.starts
-        for group, rows in _rows_by_group(np.array(self.groups)[chunk.top]):
-            prefixes = self._arrays[group]
-            if len(prefixes):  # a group with a single bin has no bounds to look for
-                cells = digit_cells(scores[rows], prefixes, self.known, self.digit)
-                np.add.at(state.counts, starts[group] + cells, 1.0)
-        return state
-
-    def counts_of(self, state: DigitState, group: int) -> Floats:
-        """Counts of a group (prefixes, digits)."""
-        first, last = self.starts[group : group + 2]
-        return state.counts[first:last].reshape(-1, 2**self.digit)
-
-
-class BegunConfidenceState(NamedTuple):
-    """Groups and scores (r,) of some rows in any order."""
-
-    groups: Ints
-    scores: Floats
-
-
-@dataclass(frozen=True)
-class BegunConfidences(Statistic):
-    """Confidences whose keys begin with one of the `prefixes` of their group, see `BegunScores`.
-
-    `groups` has the group of each class.  There are about `rows` such confidences.
-    """
-
-    groups: tuple[int, ...]
-    prefixes: tuple[tuple[int, ...], ...]
-    known: int
-    rows: int
-
-    def zero(self, classes: int) -> BegunConfidenceState:
-        return BegunConfidenceState(np.empty(0, np.int64), np.empty(0))
-
-    def nbytes(self, classes: int) -> int:
-        return 16 * self.rows
-
-    @cached_property
-    def _arrays(self) -> tuple[Ints, ...]:
-        """Prefixes of each group."""
-        return tuple(np.array(prefixes, np.int64) for prefixes in self.prefixes)
-
-    def accumulate(self, state: BegunConfidenceState, chunk: Chunk) -> BegunConfidenceState:
-        scores, groups = _confidence(chunk), np.array(self.groups)[chunk.top]
-        kept = np.zeros(len(chunk), bool)
-        for group, rows in _rows_by_group(groups):
-            prefixes = self._arrays[group]
-            if len(prefixes):
-                kept[rows] = begins_with(scores[rows], prefixes, self.known)
-        return self.merge(state, BegunConfidenceState(groups[kept], scores[kept]))
-
-    def merge(self, a: BegunConfidenceState, b: BegunConfidenceState) -> BegunConfidenceState:
-        return BegunConfidenceState(*(np.append(*parts) for parts in zip(a, b, strict=True)))
-
-
-@dataclass(frozen=True)
-class ConfidenceBins(Statistic):
-    """Rows, and rows with a right prediction, between and at the `bounds` of each group.
-
-    `groups` has the group of each class.  The parts of a group are those of `BoundedBins`.
-    """
-
-    groups: tuple[int, ...]
-    bounds: tuple[tuple[float, ...], ...]
-
-    @cached_property
-    def starts(self) -> Ints:
-        """First part of each group."""
-        return _starts([2 * len(bounds) + 1 for bounds in self.bounds])
-
-    @cached_property
-    def _arrays(self) -> tuple[Floats, ...]:
-        """Bounds of each group."""
-        return tuple(np.array(bounds, np.float64) for bounds in self.bounds)
-
-    def zero(self, classes: int) -> BoundedState:
-        parts = int(self.starts[-1])
-        return BoundedState(np.zeros(parts), np.zeros(parts))
-
-    def accumulate(self, state: BoundedState, chunk: Chunk) -> BoundedState:
-        scores, starts, hit = _confidence(chunk), self.starts, chunk.hit
-        for group, rows in _rows_by_group(np.array(self.groups)[chunk.top]):
-            parts = parts_of_scores(self._arrays[group], scores[rows])
-            here = slice(starts[group], starts[group + 1])
-            size = int(starts[group + 1] - starts[group])
-            state.rows[here] += np.bincount(parts, minlength=size)
-            state.events[here] += np.bincount(parts, hit[rows], size)
-        return state
-
 
 # ---------------------------------------------------------------- method
 
@@ -307,38 +146,24 @@ class TopLabelHistogram(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> TopLabelHistogramFit:
         classes = setup.classes
-        prefix, known = _common_prefix(classes)
+        prefix, known = common_prefix(classes)
         # Which classes are pooled is not known before the rows of each have been counted.
-        first = ConfidenceDigits(tuple(range(classes)), ((prefix,),) * classes, known)
+        first = ScoreDigits(TopLabelScores(tuple(range(classes))), ((prefix,),) * classes, known)
         state: DigitState = read(first).groups[None][first]
         plan = self._plan(first, state, prefix)
-        passes, known, near = 1, known + first.digit, plan.near
-        while known < KEY_BITS and near:
-            prefixes = tuple(tuple(search.distinct.tolist()) for search in plan.searches)
-            passes += 1
-            # As of `histogram`, few confidences with the digits so far need no further digits.
-            if near <= KEPT_SCORES:
-                kept = BegunConfidences(plan.groups, prefixes, known, near)
-                begun: BegunConfidenceState = read(kept).groups[None][kept]
-                for group, rows in _rows_by_group(begun.groups):
-                    plan.searches[group].finish(begun.scores[rows], known)
-                break
-            digits = ConfidenceDigits(plan.groups, prefixes, known)
-            state = read(digits).groups[None][digits]
-            near = sum(
-                search.advance(digits.counts_of(state, group), digits.digit)
-                for group, search in enumerate(plan.searches)
-            )
-            known += digits.digit
+        groups = TopLabelScores(plan.groups)
+        further = finish_searches(groups, plan.searches, read, known + first.digit, plan.near)
         # The values need the bounds, and so a pass of their own.
         bounds = tuple(tuple(search.scores.tolist()) for search in plan.searches)
-        statistic = ConfidenceBins(plan.groups, bounds)
+        statistic = BoundedBins(groups, bounds)
         result = read(statistic)
-        return self._fitted(plan, statistic, result.groups[None][statistic], result.counts, passes)
+        state_of_bins = result.groups[None][statistic]
+        return self._fitted(plan, statistic, state_of_bins, result.counts, further + 2)
 
-    def _plan(self, digits: ConfidenceDigits, state: DigitState, prefix: int) -> _Plan:
+    def _plan(self, digits: ScoreDigits, state: DigitState, prefix: int) -> _Plan:
         """Groups of classes, the last of which is pooled, and searches after the first digit."""
-        counts = state.counts.reshape(len(digits.groups), -1)
+        # Each class has one prefix.
+        counts = state.counts.reshape(len(digits.prefixes), -1)
         rows = counts.sum(axis=1)
         large = rows >= self.min_rows
         # Classes of their own are numbered in order, and all others have the next number.
@@ -356,7 +181,7 @@ class TopLabelHistogram(RecalibrationMethod):
     def _fitted(
         self,
         plan: _Plan,
-        statistic: ConfidenceBins,
+        statistic: BoundedBins,
         state: BoundedState,
         counts: RowCounts,
         passes: int,
@@ -377,7 +202,7 @@ class TopLabelHistogram(RecalibrationMethod):
             method=self,
             classes=len(plan.groups),
             counts=counts,
-            passes=passes + 1,
+            passes=passes,
         )
         return replace(fit, notes=fit.sentences)
 
@@ -519,8 +344,8 @@ class TopLabelHistogramFit(FittedRecalibrator):
     def intervals(self, chunk: Chunk) -> Floats:
         # Rows of pooled classes keep these limits, which claim nothing.
         limits = np.tile([0.0, 1.0], (len(chunk), 1))
-        scores = _confidence(chunk)
-        for label, rows in _rows_by_group(chunk.top):
+        scores = confidence(chunk)
+        for label, rows in rows_by_group(chunk.top):
             bins, of_class = self.by_class[label], self.limits[label]
             if bins is not None and of_class is not None:
                 limits[rows] = of_class[parts_of_scores(bins.bounds, scores[rows])]
@@ -528,8 +353,8 @@ class TopLabelHistogramFit(FittedRecalibrator):
 
     def predictions(self, chunk: Chunk) -> Floats:
         p = chunk.q.copy()
-        scores = _confidence(chunk)
-        for label, rows in _rows_by_group(chunk.top):
+        scores = confidence(chunk)
+        for label, rows in rows_by_group(chunk.top):
             bins = self._groups[label]
             if bins is not None:
                 h = bins.values[parts_of_scores(bins.bounds, scores[rows])]

@@ -11,10 +11,11 @@ from scipy.stats import beta, binom, binomtest
 
 import calibscale as cs
 from calibscale.auditing.audit import audit
-from calibscale.recalibration.histogram_binning import (
+from calibscale.recalibration.histogram_binning import HistogramBinning
+from calibscale.recalibration.score_ranks import (
+    FIRST_DIGITS,
     BoundedBins,
-    HistogramBinning,
-    ScoreDigits,
+    PositiveScores,
     parts_of_scores,
 )
 
@@ -230,7 +231,7 @@ def test_audit_of_all_methods__leaves_it_out_with_weights(rng):
 
 def test_digits__merge_to_the_counts_of_all_rows(rng):
     p, y = rows(rng, 300, 2)
-    digits, bins = ScoreDigits(), BoundedBins((0.2, 0.5))
+    digits, bins = FIRST_DIGITS, BoundedBins(PositiveScores(), ((0.2, 0.5),))
     with cs.Session.open(source(p, y), block_rows=70) as session:
         states = session.scan([digits, bins]).groups[None]
     assert states[digits].counts.sum() == 300

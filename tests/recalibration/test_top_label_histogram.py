@@ -12,8 +12,8 @@ from scipy.special import softmax
 from scipy.stats import binom, binomtest
 
 import calibscale as cs
-from calibscale.recalibration import top_label_histogram
-from calibscale.recalibration.top_label_histogram import ConfidenceBins, ConfidenceDigits
+from calibscale.recalibration import score_ranks
+from calibscale.recalibration.score_ranks import BoundedBins, ScoreDigits, TopLabelScores
 
 K = 4
 
@@ -304,7 +304,7 @@ def test_bins__by_digits_alone_are_the_same(rng, monkeypatch):
     q, y = rows(rng, 3000, classes=10)
     kept = fitted_to(q, y)
     assert kept.passes == 3
-    monkeypatch.setattr(top_label_histogram, "KEPT_SCORES", 0)
+    monkeypatch.setattr(score_ranks, "KEPT_SCORES", 0)
     by_digits = fitted_to(q, y)
     assert by_digits.passes == 5
     assert by_digits.state == kept.state
@@ -381,14 +381,14 @@ def test_files__with_the_bins_of_too_few_classes_are_refused(rng):
 
 def test_statistics__merge_to_the_counts_of_all_rows(rng):
     q, y = rows(rng, 300, 2)
-    groups = (0, 1, 1, 0)
+    groups = TopLabelScores((0, 1, 1, 0))
     # Numbers in [0.5, 1) begin with the nine bits of their exponent.
-    digits = ConfidenceDigits(groups, ((0x1FF,), ()), 9)
-    bins = ConfidenceBins(groups, ((0.5,), ()))
+    digits = ScoreDigits(groups, ((0x1FF,), ()), 9)
+    bins = BoundedBins(groups, ((0.5,), ()))
     source = cs.from_arrays(probabilities=q, labels=y)
     with cs.Session.open(source, block_rows=70) as session:
         states = session.scan([digits, bins]).groups[None]
-    group = np.array(groups)[q.argmax(axis=1)]
+    group = np.array(groups.groups)[q.argmax(axis=1)]
     scores = q.max(axis=1)
     assert states[digits].counts.sum() == ((group == 0) & (scores >= 0.5)).sum()
     expected = [(group == 0) & part for part in (scores < 0.5, scores == 0.5, scores > 0.5)]

@@ -38,6 +38,13 @@ from calibscale.recalibration.affine_maps import AffineMap
 from calibscale.recalibration.class_losses import MapInputs
 from calibscale.recalibration.parametric import TemperedLoss
 from calibscale.recalibration.score_changes import ChangeSums
+from calibscale.recalibration.score_ranks import (
+    BegunScores,
+    BoundedBins,
+    PositiveScores,
+    ScoreDigits,
+    TopLabelScores,
+)
 from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
@@ -120,6 +127,7 @@ SERIES = FourierSeries((Factor("gaussian", (0.5,), (0.0,), (1.0,)),), 1e-9)
 MODES = Modes("positive", SERIES, True, (), (1,), (LEVELS,), (tuple(np.eye(3).ravel()),))
 GRID = np.linspace(0, 2, 9)[:, None]
 
+BY_TOP_LABEL = TopLabelScores((0, 1))
 CLASS_SLOPES = np.stack([np.linspace(0.5, 1.2, K), np.linspace(-0.3, 0.4, K)])
 ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
 EXAMPLES = {
@@ -202,11 +210,8 @@ EXAMPLES = {
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
     "BalanceSums": lambda cls: cls(1, (LEVELS[0],)),
-    "BegunScores": lambda cls: cls((0x1FD, 0x1FE), 9, 100),
-    "BegunConfidences": lambda cls: cls((0, 1, 1), ((0x1FE, 0x1FF), (0x1FF,)), 9, 100),
-    "ConfidenceBins": lambda cls: cls((0, 1, 0), ((0.5, 0.9), (0.6,))),
-    "ConfidenceDigits": lambda cls: cls((0, 1, 1), ((0x1FE, 0x1FF), (0x1FF,)), 9),
-    "BoundedBins": lambda cls: cls((0.2, 0.5, 0.9)),
+    "BegunScores": lambda cls: cls(PositiveScores(), ((0x1FD, 0x1FE),), 9, 100),
+    "BoundedBins": lambda cls: cls(PositiveScores(), ((0.2, 0.5, 0.9),)),
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
@@ -225,7 +230,7 @@ EXAMPLES = {
     "SegmentAtoms": lambda cls: ATOMS,
     "ShiftSums": lambda cls: cls(RowVectors(np.array([0.5, 1.5]), "likelihood", True)),
     "SimplexCells": lambda cls: cls(),
-    "ScoreDigits": lambda cls: cls((0x1FD, 0x1FE), 9),
+    "ScoreDigits": lambda cls: cls(PositiveScores(), ((0x1FD, 0x1FE),), 9),
     "SplineLoss": lambda cls: cls((-1.0, 0.2, 1.0), (), knots=(-1.0, 0.0, 1.5)),
     "SpreadSums": lambda cls: cls("positive"),
     "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),
@@ -241,6 +246,9 @@ VARIANTS = [
     ScalarScores("positive"),
     BinCounts("positive", EDGES, left_closed=True),
     BinCounts("class_wise", EDGES),
+    BegunScores(BY_TOP_LABEL, ((0x1FE, 0x1FF), (0x1FF,)), 9, 100),
+    BoundedBins(BY_TOP_LABEL, ((0.5, 0.9), (0.6,))),
+    ScoreDigits(BY_TOP_LABEL, ((0x1FE, 0x1FF), (0x1FF,)), 9),
 ]
 
 
@@ -345,8 +353,7 @@ OF_FUNCTIONALS = (
 OF_POSITIVE_MEANS = ("RatioSums",)
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
-    "BegunConfidences": lambda state: _sorted_rows(state, np.lexsort(state)),
-    "BegunScores": lambda state: (np.sort(state.scores),),
+    "BegunScores": lambda state: _sorted_rows(state, np.lexsort(state)),
     "CellMasses": _sorted_lists,
     # The root of the residual of a row near a landmark, about 1e-12, magnifies its rounding.
     "LandmarkFeatures": lambda state: (*state._replace(left=np.zeros(())),),
