@@ -207,7 +207,10 @@ OURS_OF_TWO = (
     *("identity", "temperature", "platt", "beta", "spline", "isotonic", "venn_abers", "bbq"),
     *("histogram", "auto"),
 )
-OURS_OF_MORE = ("identity", "temperature", "vector", "matrix", "dirichlet", "one_vs_rest", "auto")
+OURS_OF_MORE = (
+    *("identity", "temperature", "vector", "matrix", "dirichlet", "one_vs_rest"),
+    *("top_label_histogram", "auto"),
+)
 
 
 def _classes_of(name: str) -> str:

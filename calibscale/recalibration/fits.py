@@ -281,7 +281,8 @@ class FittedRecalibration(RecalibrationResult):
         OptionError
             If onnx is not installed, or the fit is no formula of probabilities: ``identity``,
             ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic``, ``histogram``,
-            ``vector``, ``matrix`` and ``dirichlet`` are, and ``prior_shift`` after one of them.
+            ``vector``, ``matrix``, ``dirichlet`` and ``top_label_histogram`` are, and
+            ``prior_shift`` after one of them.
 
         See Also
         --------

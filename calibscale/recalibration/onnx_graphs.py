@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,20 +89,32 @@ class OnnxScore:
         small = self.of("Exp", self.of("Neg", self.of("Abs", value)))
         return self.of("Add", self.at_least(value, 0.0), self.of("Log", self.plus(small, 1.0)))
 
-    def borders_below(self, borders: Floats, values: str, strictly: bool = False) -> str:
+    def borders_below(
+        self,
+        borders: Floats | Sequence[Floats],
+        values: str,
+        strictly: bool = False,
+        group: str | None = None,
+    ) -> str:
         """Number of increasing borders at or below values (n, 1), or below them if `strictly`.
 
-        A binary search, which needs no memory for pairs of rows and borders.
+        With the `group` of each value (n, 1), every group has its own borders.  A binary search,
+        which needs no memory for pairs of rows and borders.
         """
-        step = 1 << max(len(borders).bit_length() - 1, 0)
+        tables = [np.asarray(borders)] if group is None else [np.asarray(own) for own in borders]
+        step = 1 << max(max(map(len, tables)).bit_length() - 1, 0)
+        width = 2 * step - 1
         # Finite values are below the borders that are added, which are therefore never counted.
-        table = self.constant([*borders, *np.full(2 * step - 1 - len(borders), np.inf)])
+        table = self.constant(padded(tables, width, np.inf).ravel())
+        first = None if group is None else self.of("Mul", group, self.integers(width))
         operator = "Less" if strictly else "LessOrEqual"
         place: str | None = None  # number of borders that are known to be below
         while step:
             last = self.integers([[step - 1]])
             if place is not None:
                 last = self.of("Add", place, last)
+            if first is not None:
+                last = self.of("Add", first, last)
             is_below = self.of(operator, self.of("Gather", table, last), values)
             integer = self.of("Cast", is_below, to=self._onnx.TensorProto.INT64)
             taken = self.of("Mul", integer, self.integers(step))
@@ -113,6 +126,27 @@ class OnnxScore:
     def entries(self, table: Floats, places: str) -> str:
         """Entries of a table (m,) at places (n, 1)."""
         return self.of("Gather", self.constant(table), places)
+
+    @property
+    def top(self) -> str:
+        """Class of the largest prediction of each row (n, 1), the first of several."""
+        return self.of("ArgMax", self._values, axis=_CLASSES_AXIS, keepdims=1)
+
+    def with_probability(self, chosen: str, probability: str) -> str:
+        """Predictions (n, K) with the probability of a chosen class (n, 1).
+
+        The other classes keep their proportions, and get equal parts if they have no probability.
+        """
+        is_chosen = self.of("Equal", chosen, self.integers(np.arange(self._classes)[None]))
+        nothing, everything = self.constant(0.0), self.constant(1.0)
+        others = self.of("Where", is_chosen, nothing, self.probabilities)
+        axes = self.integers([_CLASSES_AXIS])
+        is_empty = self.of("Equal", self.of("ReduceSum", others, axes, keepdims=1), nothing)
+        equal = self.of("Where", is_chosen, nothing, everything)
+        others = self.of("Where", is_empty, equal, others)
+        left = self.of("Sub", everything, probability)
+        share = self.of("Div", left, self.of("ReduceSum", others, axes, keepdims=1))
+        return self.of("Where", is_chosen, probability, self.of("Mul", others, share))
 
     def with_the_other(self, probability: str) -> str:
         """Probabilities (n, 2) of both classes, by the probability of class 1 (n, 1)."""
@@ -183,6 +217,14 @@ class OnnxScore:
         )
         self._onnx.checker.check_model(model, full_check=True)
         return model
+
+
+def padded(rows: Sequence[Floats], width: int, value: float) -> Floats:
+    """Rows of a table (n, width), which end with a value where they are shorter."""
+    table = np.full((len(rows), width), value)
+    for out, row in zip(table, rows, strict=True):
+        out[: len(row)] = row
+    return table
 
 
 def linear_map(score: OnnxScore, inputs: str, coefficients: Floats) -> str:

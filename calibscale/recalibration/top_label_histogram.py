@@ -21,6 +21,7 @@ from calibscale.recalibration.histogram_binning import (
     HistogramBinning,
     StoredHistogram,
 )
+from calibscale.recalibration.onnx_graphs import OnnxScore, padded
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
@@ -360,6 +361,28 @@ class TopLabelHistogramFit(FittedRecalibrator):
                 h = bins.values[parts_of_scores(bins.bounds, scores[rows])]
                 p[rows] = _with_probability(p[rows], label, h)
         return p
+
+    def onnx(self, score: OnnxScore) -> str:
+        top, q = score.top, score.probabilities
+        largest = score.of("ReduceMax", q, axes=[1], keepdims=1)
+        # A tolerance allows probabilities a little above 1.
+        largest = score.of("Min", largest, score.constant(1.0))
+        # Classes that keep their probabilities have no bounds.
+        bounds = [np.empty(0) if bins is None else bins.bounds for bins in self._groups]
+        below, at_most = (
+            score.borders_below(bounds, largest, strictly=strictly, group=top)
+            for strictly in (True, False)
+        )
+        part = score.of("Add", below, at_most)
+        width = 2 * max(map(len, bounds)) + 1
+        values = [np.ones(1) if bins is None else bins.values for bins in self._groups]
+        table = padded(values, width, 1.0).ravel()
+        first = score.of("Mul", top, score.integers(width))
+        value = score.entries(table, score.of("Add", first, part))
+        recalibrated = score.with_probability(top, value)
+        kept = [float(bins is None) for bins in self._groups]
+        is_kept = score.of("Equal", score.entries(np.array(kept), top), score.constant(1.0))
+        return score.of("Where", is_kept, q, recalibrated)
 
 
 def _with_probability(q: Floats, label: int, h: Floats) -> Floats:

@@ -27,6 +27,7 @@ CASES = {
     "vector": 4,
     "matrix": 4,
     "dirichlet": 4,
+    "top_label_histogram": 4,
 }
 
 
@@ -64,6 +65,23 @@ def run(model, values):
     (entry,) = session.get_inputs()
     (result,) = session.run(None, {entry.name: values})
     return result
+
+
+@pytest.mark.parametrize("min_rows", [20, 120, 400])
+def test_top_label_histogram__has_bins_of_each_predicted_class(min_rows):
+    """Repeated scores are bounds, and rare classes share bins or keep their probabilities."""
+    rng = np.random.default_rng(8)
+    q = np.round(rng.dirichlet([2.0, 1.0, 0.4, 0.2], 900), 2)
+    q[:, 0] += 1.0 - q.sum(axis=1)
+    q = q.clip(0.0, 1.0) / q.clip(0.0, 1.0).sum(axis=1, keepdims=True)
+    q[:5] = np.eye(4)[[0, 1, 2, 3, 0]]  # nothing is left for the other classes
+    labels = (q.cumsum(axis=1) < rng.random((900, 1))).sum(axis=1).clip(0, 3)
+    source = cs.from_arrays(probabilities=q, labels=labels)
+    method = f"top_label_histogram(bins=5,min_rows={min_rows})"
+    fitted = cs.recalibrate(source, method, validate=False)
+    assert {len(bins.bounds) for bins in fitted.fit.by_class if bins is not None} != {0}
+    result = run(fitted.to_onnx(dtype="float64"), q)
+    np.testing.assert_allclose(result, fitted.transform(q), rtol=1e-12, atol=1e-16)
 
 
 def expected(fitted, values, kind):
