@@ -65,13 +65,14 @@ def add_tempered(x, labels, weights, theta, masked, sums):
 @inlined("nsz", "reassoc", "contract")
 def _exponentials(row, largest, theta, masked, out):
     """Fill `out` with e = exp(θz) of z = x − max x, and return the sum."""
-    total = 0.0
     for k in range(row.size):
         z = row[k] - largest
         z = masked if z == -math.inf else z
-        e = exp(theta * z)
-        out[k] = e
-        total += e
+        out[k] = exp(theta * z)
+    # A loop that writes to another array has no sum, see `_log_probabilities` in `scaled_classes`.
+    total = 0.0
+    for k in range(out.size):
+        total += out[k]
     return total
 
 
