@@ -18,6 +18,8 @@ from calibscale.statistics.statistic import Statistic
 # Bits of a number from 0 to 1, without the sign and the first of its exponent, which are 0.
 KEY_BITS = 62
 KEPT_SCORES = 2**20  # scores that are kept instead of their further digits, 16 MB with their groups
+_TABLE_BITS = 19  # of the beginnings of keys that a table lists
+_TABLE_CELLS = 2**12  # of equal width, for which the number of bounds below is tabulated
 
 
 # ---------------------------------------------------------------- rows with a score
@@ -228,6 +230,11 @@ class BegunScores(_BegunKeys):
 def _begins_with(scores: Floats, prefixes: Ints, known: int) -> Bools:
     """Whether the key of each score begins with one of the increasing prefixes (c,)."""
     begun = scores.view(np.int64) >> (KEY_BITS - known)
+    # A table of all beginnings, if they are few, is faster than a search.
+    if known <= _TABLE_BITS:
+        sought = np.zeros(2**known, bool)
+        sought[prefixes] = True
+        return sought[begun]
     places = np.minimum(np.searchsorted(prefixes, begun), len(prefixes) - 1)
     return np.asarray(prefixes[places] == begun)
 
@@ -369,7 +376,20 @@ class BoundedBins(Statistic):
 
 
 def parts_of_scores(bounds: Floats, scores: Floats) -> Ints:
-    """Part of each score (c,): 2i between two bounds, 2i + 1 at the bound i."""
-    below = np.searchsorted(bounds, scores, "left")
-    # Scores that are not at a bound have more bounds below or at them only if one is equal.
-    return below + np.searchsorted(bounds, scores, "right")
+    """Part of each score in [0, 1] (c,): 2i between two bounds, 2i + 1 at the bound i."""
+    if len(scores) < _TABLE_CELLS:
+        return _searched_parts(bounds, scores)
+    # A table says for nearly all scores how many bounds are below them, in a tenth of the time of a
+    # search.  The product with a power of two is exact.
+    cells = (scores * _TABLE_CELLS).astype(np.int64)
+    below = np.searchsorted(bounds, np.arange(_TABLE_CELLS + 2) / _TABLE_CELLS, "left")
+    parts = 2 * below[cells]
+    searched = np.flatnonzero(np.diff(below)[cells])  # in cells that have a bound
+    parts[searched] = _searched_parts(bounds, scores[searched])
+    return parts
+
+
+def _searched_parts(bounds: Floats, scores: Floats) -> Ints:
+    """Parts of `parts_of_scores`, by a search for each score."""
+    # More bounds are below or at a score than below it only if one is equal.
+    return np.searchsorted(bounds, scores, "left") + np.searchsorted(bounds, scores, "right")

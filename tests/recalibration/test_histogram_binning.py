@@ -334,3 +334,11 @@ def test_guarantee__holds_in_all_bins_at_once(law, settings):
 def test_parts__of_scores_at_and_between_bounds():
     parts = parts_of_scores(np.array([0.2, 0.5]), np.array([0.0, 0.2, 0.3, 0.5, 1.0]))
     np.testing.assert_array_equal(parts, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("bounds", [[], [0.0, 1.0], [0.1, 0.1 + 1e-15, 0.25, 0.7]])
+def test_parts__of_many_scores_equal_counts_of_bounds(rng, bounds):
+    scores = np.concatenate([rng.random(5000), bounds, [0.0, 1.0]])
+    parts = parts_of_scores(np.array(bounds, np.float64), scores)
+    expected = [sum(b < s for b in bounds) + sum(b <= s for b in bounds) for s in scores]
+    np.testing.assert_array_equal(parts, expected)
