@@ -229,6 +229,13 @@ class Session:
         return replace(self, source=source, rules=rules, profile=profile)
 
     @property
+    def cluster_column(self) -> str | None:
+        """Name of the covariate whose values are the clusters, None without clusters."""
+        if self.rules.cluster is None:
+            return None
+        return self.source.covariate_names[self.rules.cluster].removeprefix(CLUSTER_OF)
+
+    @property
     def block_rows(self) -> int:
         return self.execution.block_rows or self.source.block_rows
 
@@ -279,9 +286,9 @@ class Session:
 
     def clusters(self, result: PassResult) -> Clusters | None:
         """Description of the clusters, from a pass with `cluster_sums`."""
-        if self.rules.cluster is None:
+        name = self.cluster_column
+        if name is None:
             return None
-        name = self.source.covariate_names[self.rules.cluster].removeprefix(CLUSTER_OF)
         return described(result.groups[None][ClusterSums()], name, result.counts.used)
 
     def run(

@@ -15,6 +15,7 @@ from calibscale.data.hashes import mixed
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.engine.fold import fold
 from calibscale.errors import InvalidDataError, require
+from calibscale.predictions.blocks import Block
 from calibscale.predictions.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.results.group_results import Where
 
@@ -338,9 +339,16 @@ class ClusterIds:
         # Integers of 53 bits are exact in float64, the type of covariates.
         return (mixed(bits) >> np.uint64(11)).astype(np.float64)
 
+    def units(self, block: Block) -> Ints:
+        """Hash of the cluster of each row of a block with covariates (c,), −1 for an empty name."""
+        assert block.covariates is not None
+        column = block.covariates[:, self.position].astype(np.float64)
+        codes = np.where(np.isnan(column), np.nan, self.codes(column))
+        return np.nan_to_num(codes, nan=-1.0).astype(np.int64)
 
-def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
-    """Source with hashes of the clusters as last covariate, and the position of this covariate.
+
+def cluster_ids(source: ArraySource, column: str) -> ClusterIds:
+    """Hashes of the clusters that a covariate of a source names.
 
     The hash depends on the id alone: the text of a category, else the number.
     """
@@ -350,7 +358,12 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         digests = (blake2b(n.encode(), digest_size=8).digest() for n in names)
         bits = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
-    ids = ClusterIds(column, source.covariate(column), hashes)
+    return ClusterIds(column, source.covariate(column), hashes)
+
+
+def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
+    """Source with hashes of the clusters as last covariate, and the position of this covariate."""
+    ids = cluster_ids(source, column)
     other_categories = {
         name: levels for name, levels in source.categories.items() if name != column
     }

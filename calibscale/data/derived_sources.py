@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Ints
 from calibscale.compiled import random_draws, row_sums
+from calibscale.data.covariates import ClusterIds, cluster_ids
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
@@ -203,26 +204,36 @@ class DerivedSource(ArraySource):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Part(DerivedSource):
-    """Rows that are held out, or the remaining ones.  Rows of the other part have no label."""
+    """Rows that are held out, or the remaining ones.  Rows of the other part have no label.
+
+    With `clusters`, all rows of a cluster are in the same part.
+    """
 
     hold_out: HoldOut | Fold = field(kw_only=True)
     held: bool = field(kw_only=True)
+    clusters: ClusterIds | None = None
 
     def describe(self) -> dict[str, Any]:
         source = self.before.describe()
         part = {**asdict(self.hold_out), "held": self.held}
+        if self.clusters is not None:
+            part["cluster"] = self.clusters.name
         return {**source, "parts": [*source.get("parts", []), part]}
 
-    def keeps(self, rows: Ints) -> Any:
-        """Whether each row is in the part (c,)."""
-        return self.hold_out.holds(rows) == self.held
+    @property
+    def _reads_covariates(self) -> bool:
+        return self.clusters is not None
+
+    def keeps(self, block: Block) -> Any:
+        """Whether each row of a block is in the part (c,)."""
+        return self.hold_out.holds(units_of(block, self.clusters)) == self.held
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
         """Sample rows of all parts: choices by a sample never depend on labels."""
         return self.before.sample(count, seed)
 
     def _changed(self, block: Block) -> Block:
-        out = ~self.keeps(np.arange(block.start, block.start + len(block.labels)))
+        out = ~self.keeps(block)
         if not self.target.has_classes:
             return self._without_outcomes(block, out)
         labels = block.labels
@@ -259,6 +270,13 @@ class _Part(DerivedSource):
         )
 
 
+def units_of(block: Block, clusters: ClusterIds | None) -> Ints:
+    """Numbers of the units that are drawn together (c,): hashes of clusters, else row numbers."""
+    if clusters is not None:
+        return clusters.units(block)
+    return np.arange(block.start, block.start + len(block.labels))
+
+
 def _filled(column: Any, where: Any, value: float) -> Any:
     """Copy of a column, if any, with some rows replaced."""
     if column is None:
@@ -268,13 +286,15 @@ def _filled(column: Any, where: Any, value: float) -> Any:
     return column
 
 
-def part_of(source: Any, hold_out: HoldOut | Fold, held: bool = True) -> ArraySource:
+def part_of(
+    source: Any, hold_out: HoldOut | Fold, held: bool = True, cluster: str | None = None
+) -> ArraySource:
     """Restrict a source to the rows held out, or to all others.  Row numbers do not change.
 
-    The part of a row depends on its number and the seed alone.  Rows of the other part are treated
-    and counted as rows without a label, and `left_out` counts them separately.  They are never
-    invalid, except for covariates that an estimator uses: the range of covariates and default
-    bandwidths are computed from all rows.
+    The part of a row depends on its number, or on its cluster, and the seed alone.  Rows of the
+    other part are treated and counted as rows without a label, and `left_out` counts them
+    separately.  They are never invalid, except for covariates that an estimator uses: the range of
+    covariates and default bandwidths are computed from all rows.
 
     Parameters
     ----------
@@ -284,11 +304,13 @@ def part_of(source: Any, hold_out: HoldOut | Fold, held: bool = True) -> ArraySo
         out rows by the same draw.
     held : bool
         Whether to take the rows held out, or all others.
+    cluster : str, optional
+        Name of a covariate.  Rows with equal values are in the same part.
 
     Raises
     ------
     OptionError, StoreError
-        If the source cannot be read.
+        If the source cannot be read, or has no such covariate.
 
     Examples
     --------
@@ -304,7 +326,8 @@ def part_of(source: Any, hold_out: HoldOut | Fold, held: bool = True) -> ArraySo
     """
     data = as_source(source)
     data.need_integer_labels("part_of")
-    return _Part.of(data, hold_out=hold_out, held=held)
+    clusters = None if cluster is None else cluster_ids(data, cluster)
+    return _Part.of(data, hold_out=hold_out, held=held, clusters=clusters)
 
 
 def left_out(source: ArraySource) -> int:
@@ -320,9 +343,16 @@ def left_out(source: ArraySource) -> int:
     if not parts:
         return 0
     count = 0
+    by_clusters = any(part.clusters is not None for part in parts)
     for low in range(0, source.rows, _PIECE):
-        rows = source.first_row + np.arange(low, min(low + _PIECE, source.rows))
-        count += int((~np.logical_and.reduce([part.keeps(rows) for part in parts])).sum())
+        high = min(low + _PIECE, source.rows)
+        if by_clusters:
+            block = before.read(low, high, covariates=True)
+        else:
+            # Parts depend on the numbers of rows alone, so that no row is read.
+            empty = np.zeros(high - low)
+            block = Block(source.first_row + low, empty, empty, None, None)
+        count += int((~np.logical_and.reduce([part.keeps(block) for part in parts])).sum())
     return count
 
 

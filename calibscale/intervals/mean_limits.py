@@ -34,7 +34,9 @@ _FEW_EFFECTIVE_ROWS = 10.0
 _ROUNDINGS = 64.0
 
 
-def skewed_limits(moments: Any, confidence_level: float, dependence: float = 0.0) -> Limits | None:
+def skewed_limits(
+    moments: Any, confidence_level: float, dependence: float = 0.0, units: str = "rows"
+) -> Limits | None:
     """Limits of the mean of the scores of independent rows, which may be skewed.
 
     With t the studentised mean, and a = Σw³δ³/(Σw²δ²)^1.5 its skewness for deviations δ from the
@@ -52,6 +54,8 @@ def skewed_limits(moments: Any, confidence_level: float, dependence: float = 0.0
         Confidence level.
     dependence : float
         Variance of the sum Σws that is added to that of independent rows.
+    units : str
+        What the scores are of, by which the note names them.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def skewed_limits(moments: Any, confidence_level: float, dependence: float = 0.0
     note = ""
     if effective < _FEW_EFFECTIVE_ROWS:
         note = (
-            f"a few rows dominate the error of the mean, as if there were {effective:.0f}: the "
+            f"a few {units} dominate the error of the mean, as if there were {effective:.0f}: the "
             "interval misses the true mean too often if larger values are possible but were not "
             "seen"
         )

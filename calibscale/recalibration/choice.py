@@ -71,7 +71,7 @@ class Choice:
     note: str
 
 
-def chosen_method(session: Session) -> Choice:
+def chosen_method(session: Session, cluster: str | None = None) -> Choice:
     """Simplest method on whose cross-fitted score no more flexible one clearly improves.
 
     The score is the log loss of classes, the CRPS of predictive distributions, the score of
@@ -92,6 +92,8 @@ def chosen_method(session: Session) -> Choice:
     more than one standard error of the paired difference [Hastie, Tibshirani & Friedman 2009,
     §7.10], or half a standard error among a temperature, Platt's and beta calibration.
 
+    With the covariate `cluster`, folds and the groups of the error consist of whole clusters.
+
     An OptionError is raised if no candidate has a finite score.
     """
     data = session.source
@@ -109,11 +111,12 @@ def chosen_method(session: Session) -> Choice:
             versions[name] = data
             continue
         try:
-            versions[name] = cross_fitted(session, method, folds)
+            versions[name] = cross_fitted(session, method, folds, cluster=cluster)
         except OptionError as error:
             reason, *_ = re.split("[;,]", str(error).removeprefix(f"{name}: "))
             left_out[name] = reason
-    ranking = rank({name: session.on(version) for name, version in versions.items()}, score)
+    models = {name: session.on(version) for name, version in versions.items()}
+    ranking = rank(models, score, cluster=cluster)
     noun = IN_WORDS[score.name]
     losses = {model.name: model.value for model in ranking.models if model.value is not None}
     if not losses:

@@ -403,9 +403,9 @@ class FittedRecalibration(RecalibrationResult):
         source, **options
             See `evaluate`.  The fit must not have used these rows.
         cluster : str, optional
-            Name of a covariate.  Rows with equal values are one cluster, see `rank`.
+            Name of a covariate.  Rows with equal values are one cluster, see `recalibrate`.
         group_by : str or several, optional
-            Groups, see `recalibrate`.  Not with `cluster`.
+            Groups, see `recalibrate`.
 
         Raises
         ------

@@ -45,14 +45,15 @@ def recalibrate(
     covariates: str | Sequence[str] = (),
     validate: Any = True,
     group_by: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     **options: Unpack[SessionOptions],
 ) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source.
 
     A fit takes a few passes, and the choice among all methods for two classes about sixty.  The
     result says whether it helped on rows that the fit has not used: `improvement` has the changes
-    of proper scores with paired intervals.  Rows are taken as independent: with
-    clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
+    of proper scores with paired intervals.  Rows are taken as independent unless
+    `cluster` names the clusters.
 
     Parameters
     ----------
@@ -94,6 +95,11 @@ def recalibrate(
         Groups of the rows that judge the fit, as of `evaluate`, such as ``age:5``: `improvement`
         names the groups whose score became worse, by simultaneous intervals.  Default: the values
         of each categorical covariate.  The groups of each further covariate take another pass.
+    cluster : str, optional
+        Name of a covariate, numbers or texts.  Rows with equal values are one cluster, such as a
+        patient, and may depend on each other.  All rows of a cluster are in the same half or fifth
+        of the rows, and the intervals of `improvement` are by clusters.  Standard errors of
+        parameters take rows as independent.  Default: the clusters of a session with clusters.
 
     Returns
     -------
@@ -127,11 +133,14 @@ def recalibrate(
     with Session.open(source, **options) as session:
         data = session.source
         # Unknown groups are an error before the fits.
-        require_groups(data if isinstance(validate, bool) else as_source(validate), group_by)
+        cluster = session.cluster_column if cluster is None else cluster
+        require_groups(data, None, cluster)
+        judging = data if isinstance(validate, bool) else as_source(validate)
+        require_groups(judging, group_by, cluster)
         choice: Choice | None = None
         if isinstance(method, str):
             _require_maps(data)
-            choice = chosen_method(session)
+            choice = chosen_method(session, cluster)
             method = choice.method
         if isinstance(method, LocalBias | MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
@@ -140,7 +149,7 @@ def recalibrate(
         losses: list[float | None] = [None, None]
         if data.target.has_classes:
             losses = log_losses(session, fit)
-        improvement = _improvement(session, fit, validate, choice, group_by)
+        improvement = _improvement(session, fit, validate, choice, group_by, cluster)
         notes = [*fit.notes]
         if choice is not None:
             notes.append(choice.note)
@@ -210,6 +219,7 @@ def _improvement(
     validate: Any,
     choice: Choice | None,
     group_by: Any,
+    cluster: str | None,
 ) -> Improvement | str | None:
     """Improvement by a fit, why it is not known, or None if there is none to know.
 
@@ -221,7 +231,9 @@ def _improvement(
         return f"{NOT_JUDGED}: the rows of the fit have the old shares; judge labelled new rows"
     if validate is True:
         after = None if choice is None else choice.cross_fitted
-        return improvement_by_cross_fits(session, fit, after, group_by)
+        return improvement_by_cross_fits(session, fit, after, group_by, cluster)
     other = as_source(validate)
     require_other_rows(other, fingerprint_of(session.source))
-    return improvement_on(session.on(other), fit, group_by=group_by)
+    # The position of the clusters is that of the rows of the fit.
+    unclustered = replace(session, rules=replace(session.rules, cluster=None))
+    return improvement_on(unclustered.on(other), fit, cluster, group_by)

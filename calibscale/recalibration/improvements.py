@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.derived_sources import DerivedSource, Fold, part_of
+from calibscale.data.covariates import ClusterIds, cluster_ids
+from calibscale.data.derived_sources import DerivedSource, Fold, part_of, units_of
 from calibscale.data.groups import listed_groups
 from calibscale.data.source import ArraySource
-from calibscale.errors import OptionError, require
-from calibscale.estimators.base import Estimator
+from calibscale.errors import OptionError
 from calibscale.estimators.scores import Accuracy
 from calibscale.formatting.naming import grouped_column
 from calibscale.predictions.blocks import Block
-from calibscale.ranking.rank import rank
 from calibscale.recalibration import recalibration_texts
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -27,12 +26,11 @@ from calibscale.recalibration.recalibrator import (
     recalibrated_kind,
 )
 from calibscale.recalibration.score_changes import score_changes
-from calibscale.results.audit_results import GroupChange, Improvement, ScoreChange
+from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session, listed
 
 _SEED = 2**63  # of the folds, which no estimator with bandwidth_share= has by default
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
-_BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
 _MAX_CATEGORIES = 64  # of a covariate whose categories are groups by default
 
 
@@ -44,6 +42,7 @@ class _CrossFitted(DerivedSource):
     """
 
     fits: tuple[FittedRecalibrator, ...] = field(kw_only=True)
+    clusters: ClusterIds | None = None  # all rows of a cluster are in one fold
 
     @cached_property
     def _versions(self) -> list[Any]:
@@ -69,10 +68,10 @@ class _CrossFitted(DerivedSource):
 
     @property
     def _reads_covariates(self) -> bool:
-        return any(fit.covariates for fit in self.fits)
+        return self.clusters is not None or any(fit.covariates for fit in self.fits)
 
     def _changed(self, block: Block) -> Block:
-        numbers = np.arange(block.start, block.start + len(block.labels))
+        numbers = units_of(block, self.clusters)
         values: Floats | None = None
         for fold, version in zip(folds_of(len(self.fits)), self._versions, strict=True):
             rows = np.flatnonzero(fold.holds(numbers))
@@ -96,20 +95,23 @@ def cross_fitted(
     method: RecalibrationMethod,
     folds: int = 2,
     near: FittedRecalibrator | None = None,
+    cluster: str | None = None,
 ) -> ArraySource:
     """Source of a session with each row recalibrated by the fit to the rows outside of its fold.
 
-    `near` is the fit to all rows, if it is known, at which the other fits start.  The errors of
-    `RecalibrationMethod.fit` are raised if the rows without a fold do not determine the fit.
+    `near` is the fit to all rows, if it is known, at which the other fits start.  All rows with an
+    equal value of the covariate `cluster` are in one fold.  The errors of `RecalibrationMethod.fit`
+    are raised if the rows without a fold do not determine the fit.
     """
     data = session.source
     fits = tuple(
-        method.fit(session.on(part_of(data, fold, held=False)), near=near)
+        method.fit(session.on(part_of(data, fold, held=False, cluster=cluster)), near=near)
         for fold in folds_of(folds)
     )
+    clusters = None if cluster is None else cluster_ids(data, cluster)
     name = f"{data.name}, cross-fitted by {method.name}"
     changes: dict[str, Any] = {**recalibrated_kind(data), "name": name}
-    return _CrossFitted.of(data, **changes, fits=fits)
+    return _CrossFitted.of(data, **changes, fits=fits, clusters=clusters)
 
 
 def improvement_of(
@@ -126,20 +128,18 @@ def improvement_of(
     `group_by`, the groups are the values of each categorical covariate.
     """
     scores = listed(before.source.target.recalibration_scores)
+    if group_by is None:
+        # Categories are known without a pass, as quantiles of numbers are not.  A cluster is no
+        # group to judge.
+        group_by = [name for name in _categorical(before.source) if name != cluster]
+    judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
+    exchanged = after.exchanged if isinstance(after, _CrossFitted) else None
+    changes, groups = score_changes(
+        before, after, judging, group_by, exchanged=exchanged, cluster=cluster
+    )
     accuracy: ScoreChange | None = None
-    groups: tuple[GroupChange, ...] = ()
-    if cluster is not None:
-        require(group_by is None, "group_by= cannot be combined with cluster=")
-        changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
-    else:
-        if group_by is None:
-            # Categories are known without a pass, as quantiles of numbers are not.
-            group_by = _categorical(before.source)
-        judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
-        exchanged = after.exchanged if isinstance(after, _CrossFitted) else None
-        changes, groups = score_changes(before, after, judging, group_by, exchanged=exchanged)
-        if len(judging) > len(scores):
-            changes, accuracy = changes[:-1], changes[-1]
+    if len(judging) > len(scores):
+        changes, accuracy = changes[:-1], changes[-1]
     return Improvement(
         judged,
         changes[0].n,
@@ -163,6 +163,7 @@ def improvement_by_cross_fits(
     fit: FittedRecalibrator,
     after: ArraySource | None = None,
     group_by: Any = None,
+    cluster: str | None = None,
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 
@@ -171,16 +172,19 @@ def improvement_by_cross_fits(
     more folds would be too short: their fits share most rows, which makes their errors alike.
     """
     try:
-        after = cross_fitted(session, fit.method, near=fit) if after is None else after
+        if after is None:
+            after = cross_fitted(session, fit.method, near=fit, cluster=cluster)
         keeps_order = isinstance(after, _CrossFitted) and all(f.keeps_order for f in after.fits)
-        return improvement_of(session, after, "cross_fitted", keeps_order, None, group_by)
+        return improvement_of(session, after, "cross_fitted", keeps_order, cluster, group_by)
     except OptionError as error:
         reason = str(error).split(";")[0].rstrip(".")
         return f"{NOT_JUDGED}: {reason}"
 
 
-def require_groups(source: ArraySource, group_by: Any) -> None:
-    """Raise an OptionError for groups of an unknown covariate, before anything is fitted."""
+def require_groups(source: ArraySource, group_by: Any, cluster: str | None = None) -> None:
+    """Raise an OptionError for groups or clusters of an unknown covariate, before any fit."""
+    if cluster is not None:
+        source.covariate(cluster)
     for grouping in listed_groups(group_by):
         if isinstance(grouping, str):
             source.covariate(grouped_column(grouping))
@@ -195,31 +199,3 @@ def improvement_on(
     """Improvement for the rows of a session, which the fit has not used."""
     after = recalibrated(session.source, fitted)
     return improvement_of(session, after, "other_rows", fitted.keeps_order, cluster, group_by)
-
-
-def _change_by_clusters(
-    before: Session, after: ArraySource, score: Estimator, cluster: str
-) -> ScoreChange:
-    """Change of a score, with a paired interval from clusters of rows."""
-    ranking = rank({_BEFORE: before, _AFTER: before.on(after)}, score, cluster=cluster)
-    models = {model.name: model for model in ranking.models}
-    values = {name: model.estimate.value for name, model in models.items()}
-    change = ScoreChange(
-        score=score.name,
-        n=models[_BEFORE].n,
-        before=values[_BEFORE],
-        after=values[_AFTER],
-    )
-    # A model with an infinite score has no difference from the other one.
-    if not ranking.differences:
-        return change
-    (difference,) = ranking.differences
-    # A difference is the worse model's value minus the better one's.
-    sign = 1.0 if difference.worse == _AFTER else -1.0
-    change = replace(change, change=sign * difference.value, p_value=difference.p_value)
-    interval = difference.interval
-    # Clusters that are too large leave no p-value, and no claim about the change.
-    if interval is None or difference.p_value is None:
-        return change
-    low, high = sorted((sign * interval.low, sign * interval.high))
-    return replace(change, low=low, high=high)

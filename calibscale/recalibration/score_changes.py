@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.scores import Accuracy
@@ -17,13 +16,12 @@ from calibscale.evaluation.group_sessions import by_groups
 from calibscale.formatting import number_texts
 from calibscale.inference.multiple_testing import holm
 from calibscale.intervals.mean_limits import skewed_limits
-from calibscale.predictions.blocks import Block
-from calibscale.predictions.functionals.means import MeanPrediction
-from calibscale.predictions.rules import Rules
-from calibscale.predictions.validation import chunks
+from calibscale.recalibration.row_scores import LARGEST, row_scores
 from calibscale.results.audit_results import GroupChange, ScoreChange
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.levels import Level
 from calibscale.session import Session
+from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.row_moments import RowMoments, RowMomentState, moment_sums
 from calibscale.statistics.statistic import Statistic, added, weights_of
 
@@ -31,92 +29,11 @@ _HALVINGS = 60  # of the interval of a p-value, down to the precision of its log
 _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
 _ENOUGH_ROWS = 2**17  # for a variance
 _MOST_STEPS = 16  # at least one block of so many has all scores
-_LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _RowScores(DerivedSource):
-    """Scores of rows before a change and by `versions` after it, as covariates of the rows.
-
-    The columns are each score before the change, then each score of each version, and then the
-    covariates at `positions`.  Scores of a second version are ∞ outside of a sample of blocks.  If
-    the versions change the source before them, it is read only once.
-    """
-
-    versions: tuple[ArraySource, ...] = field(kw_only=True)
-    scores: Sequence[Any] = field(kw_only=True)
-    checks: Rules = field(kw_only=True)  # of the rows before the change
-    step: int = 1  # of the blocks that have the scores of a second version
-    changing: tuple[DerivedSource, ...] = ()  # the versions, if they change the source before them
-    positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
-
-    @property
-    def row_bytes(self) -> int:
-        return self.before.row_bytes + sum(version.row_bytes for version in self.versions)
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.before.describe(), "name": self.name}
-
-    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
-        # Covariates of this source are scores, and not those of the source before the change.
-        part = super().part(start, stop, False)
-        if not self.changing:
-            versions = tuple(version.part(start, stop) for version in self.versions)
-            object.__setattr__(part, "versions", versions)
-        return part
-
-    @property
-    def _reads_covariates(self) -> bool:
-        return bool(self.positions) or any(version._reads_covariates for version in self.changing)
-
-    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        block = self.before.read(start, stop, self._reads_covariates)
-        columns = [self._scores(block, self.checks)]
-        for position, version in enumerate(self.versions):
-            if position and not self._is_sampled(block):
-                columns.append(np.full_like(columns[0], np.inf))
-                continue
-            if self.changing:
-                after = self.changing[position]._changed(block)
-            else:
-                after = version.read(start, stop)
-            # The rows before the change have been checked.
-            columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
-        scores = np.hstack(columns)
-        # Rows that are invalid or unlabelled in one version count in none, without an error.
-        missing = np.any(np.isnan(scores), axis=1)
-        scores[missing] = 0.0
-        scores = scores.clip(-_LARGEST, _LARGEST)
-        if self.positions:
-            assert block.covariates is not None
-            scores = np.hstack([scores, block.covariates[:, list(self.positions)]])
-        return block._replace(
-            values=np.zeros(len(scores)),
-            labels=np.where(missing, np.nan, 0.0),
-            covariates=scores if covariates else None,
-        )
-
-    def _is_sampled(self, block: Block) -> bool:
-        """Whether rows of a block have the scores of a second version after the change."""
-        # Its distance from the first one is a variance, which a part of many rows determines.
-        return block.start // len(block.labels) % self.step == 0
-
-    def _scores(self, block: Block, rules: Rules) -> Floats:
-        """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
-        out = np.full((len(block.labels), len(self.scores)), np.nan)
-        for chunk, _ in chunks(block, rules):
-            for column, score in enumerate(self.scores):
-                out[chunk.rows - block.start, column] = _of_chunk(chunk, score)
-        return out
-
-
-def _of_chunk(chunk: Any, score: Any) -> Any:
-    """Score of each row of a chunk (c,)."""
-    if chunk.target.has_classes:
-        # A column of chunks of classes.
-        return chunk.hit if score.name == Accuracy.name else getattr(chunk, score.name)
-    column, *_ = score.rows(chunk.target, chunk.values, chunk.outcomes)
-    return column
+# Share of Σw² of a group with scores of both versions, below which those of all rows stand in.
+_LEAST_KNOWN = 0.25 / _MOST_STEPS
+# Sums of clusters are kept in cells by their hash.  Clusters of one cell count as one, which costs
+# degrees of freedom only.
+_CELLS = 2**10
 
 
 class ChangeState(NamedTuple):
@@ -146,7 +63,7 @@ class ChangeState(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangeSums(Statistic):
-    """Sums of the scores of `_RowScores` with one or two `versions`, and of their differences."""
+    """Sums of the scores of `RowScores` with one or two `versions`, and of their differences."""
 
     scores: int
     versions: int = 1
@@ -159,21 +76,105 @@ class ChangeSums(Statistic):
 
     def accumulate(self, state: ChangeState, chunk: Any) -> ChangeState:
         w = weights_of(chunk)
-        columns = chunk.covariates[:, : (1 + self.versions) * self.scores]
-        scores = columns.T.reshape(1 + self.versions, self.scores, len(chunk)).copy()
-        infinite = np.abs(scores) >= _LARGEST
-        scores[infinite] = 0.0
-        infinite &= w > 0  # a row of weight 0 adds 0, even if its score is infinite
+        scores, infinite = _scores_of(chunk, self.versions, self.scores)
         before, after = scores[:2]
-        moments = [moment_sums(difference, w) for difference in after - before]
-        by_field = (np.stack(sums) for sums in zip(*moments, strict=True))
-        distances = scores[-1] - after
         # Rows outside of the sample of blocks have no score of a second version.
         squares = np.where(infinite[-1], 0.0, w * w)
-        distance = np.array(
-            [[w2.sum(), w2 @ d, w2 @ d**2] for w2, d in zip(squares, distances, strict=True)]
+        return added(
+            state,
+            scores[:2] @ w,
+            infinite[:2].sum(axis=2),
+            *_moments_by_score(after - before, w),
+            _distance_sums(scores[-1] - after, squares),
         )
-        return added(state, scores[:2] @ w, infinite[:2].sum(axis=2), *by_field, distance)
+
+
+class ClusterChangeState(NamedTuple):
+    """Sums of s scores before and after a change, by cell of clusters.
+
+    `totals` and `infinite` (2, s) are as in `ChangeState`.  The others have Σw of each cell
+    (cells,), and Σwd of the differences d of each score (s, cells), from before to after the change
+    and from the first version after the change to the second.
+    """
+
+    totals: Floats
+    infinite: Floats
+    weight: Floats
+    changes: Floats
+    distances: Floats
+
+
+@dataclass(frozen=True)
+class ClusterChangeSums(Statistic):
+    """Sums of the scores of `RowScores` by cells of the hash of the cluster of a row."""
+
+    scores: int
+    versions: int = 1
+
+    def zero(self, classes: int) -> ClusterChangeState:
+        s = self.scores
+        shapes = ((2, s), (2, s), (_CELLS,), (s, _CELLS), (s, _CELLS))
+        return ClusterChangeState(*map(np.zeros, shapes))
+
+    def accumulate(self, state: ClusterChangeState, chunk: Any) -> ClusterChangeState:
+        w, cells = weights_of(chunk), chunk.units % _CELLS
+        scores, infinite = _scores_of(chunk, self.versions, self.scores)
+        before, after = scores[:2]
+        changes, distances = (
+            np.array([np.bincount(cells, w * column, _CELLS) for column in differences])
+            for differences in (after - before, scores[-1] - after)
+        )
+        return added(
+            state,
+            scores[:2] @ w,
+            infinite[:2].sum(axis=2),
+            np.bincount(cells, w, _CELLS),
+            changes,
+            distances,
+        )
+
+    def total(self, state: ClusterChangeState) -> ChangeState:
+        """Sums of clusters in place of rows: each has its weight, and its mean as the score."""
+        has_rows = state.weight > 0
+        w = state.weight[has_rows]
+        changes, distances = (
+            sums[:, has_rows] / np.maximum(w, np.finfo(np.float64).tiny)
+            for sums in (state.changes, state.distances)
+        )
+        squares = np.broadcast_to(w * w, distances.shape)
+        return ChangeState(
+            state.totals,
+            state.infinite,
+            *_moments_by_score(changes, w),
+            _distance_sums(distances, squares),
+        )
+
+
+def _scores_of(chunk: Any, versions: int, count: int) -> tuple[Floats, Any]:
+    """Scores (1 + versions, count, c) of the rows of `RowScores`, and whether each is infinite.
+
+    Infinite scores are 0.
+    """
+    columns = chunk.covariates[:, : (1 + versions) * count]
+    scores = columns.T.reshape(1 + versions, count, len(chunk)).copy()
+    infinite = np.abs(scores) >= LARGEST
+    scores[infinite] = 0.0
+    # A row of weight 0 adds 0, even if its score is infinite.
+    infinite &= weights_of(chunk) > 0
+    return scores, infinite
+
+
+def _moments_by_score(changes: Floats, w: Floats) -> RowMomentState:
+    """Moments of the changes of each score (s, c), with s on the first axis of every field."""
+    moments = [moment_sums(column, w) for column in changes]
+    return RowMomentState(*(np.stack(sums) for sums in zip(*moments, strict=True)))
+
+
+def _distance_sums(distances: Floats, squares: Any) -> Floats:
+    """Σw², Σw²d and Σw²d² (s, 3) of distances d and squared weights (s, c)."""
+    return np.array(
+        [[w2.sum(), w2 @ d, w2 @ d**2] for w2, d in zip(squares, distances, strict=True)]
+    )
 
 
 class Changes(NamedTuple):
@@ -190,6 +191,7 @@ def score_changes(
     group_by: Any = None,
     confidence_level: float = 0.95,
     exchanged: ArraySource | None = None,
+    cluster: str | None = None,
 ) -> Changes:
     """Changes of mean scores from a session's predictions to those of `after`.
 
@@ -213,90 +215,93 @@ def score_changes(
     exchanged : ArraySource, optional
         If a fit to each half of the rows changes the other half, the same rows after the change by
         the fit to their own half.  Then the errors of both halves are alike: see `_dependence`.
+    cluster : str, optional
+        Covariate whose equal values are one cluster of dependent rows.  Then clusters take the
+        place of rows in the limits, each with the sum of its weights and its mean change.
     """
-    session, columns = by_groups(before, group_by)
+    grouped, columns = by_groups(before, group_by)
     versions = (after,) if exchanged is None else (after, exchanged)
-    sums = ChangeSums(len(scores), len(versions))
-    rows = _row_scores(before, session, versions, scores, columns)
+    sums: ChangeSums | ClusterChangeSums = ChangeSums(len(scores), len(versions))
+    step = max(1, min(_MOST_STEPS, before.source.rows // _ENOUGH_ROWS))
+    if cluster is not None:
+        sums = ClusterChangeSums(len(scores), len(versions))
+        step = 1  # a sum over a cluster needs all of its rows
+    session = row_scores(before, grouped, versions, scores, columns, cluster, step)
     # Groups may be missing in a row, and scores may not.
-    names = rows.covariate_names[: (1 + len(versions)) * len(scores)]
+    names = session.source.covariate_names[: (1 + len(versions)) * len(scores)]
     results = [
-        session.on(rows).scan([sums], covariates=names, group_by=column)
-        for column in columns or (None,)
+        session.scan([sums], covariates=names, group_by=column) for column in columns or (None,)
     ]
-    total = results[0].groups[None][sums]
+    total = _JudgedRows.of(sums, results[0], None)
     changes = tuple(
-        _score_change(score.name, results[0].counts.used, total, number, confidence_level)
+        _score_change(score.name, total, number, confidence_level, total)
         for number, score in enumerate(scores)
     )
     by_group = {
-        (column, group): (result.group_counts[group], states[sums])
+        (column, group): _JudgedRows.of(sums, result, group)
         for column, result in zip(columns, results, strict=False)
-        for group, states in result.groups.items()
+        for group in result.groups
         # The states of all rows are not those of a group.
         if group is not None
     }
-    weight = float(total.weight[0])
-    groups = _group_changes(scores[0].name, by_group, weight, 1.0 - confidence_level)
+    groups = _group_changes(scores[0].name, by_group, total, 1.0 - confidence_level)
     return Changes(changes, groups)
 
 
-def _row_scores(
-    before: Session,
-    grouped: Session,
-    versions: tuple[ArraySource, ...],
-    scores: Sequence[Estimator],
-    columns: Sequence[str],
-) -> _RowScores:
-    """Scores before and after, and columns of the `grouped` session of the same rows."""
-    source, mean = before.source, MeanPrediction()
-    whens = ("before the change", "after the change", "after the exchanged change")
-    names = [f"{score.name} {when}" for when in whens[: 1 + len(versions)] for score in scores]
-    changing = tuple(
-        version
-        for version in versions
-        if isinstance(version, DerivedSource) and version.before is source
+class _JudgedRows(NamedTuple):
+    """Number of rows, their sums, their units, and why there is no interval, if there is none."""
+
+    rows: int
+    sums: ChangeState
+    units: str
+    refusal: str | None
+
+    @classmethod
+    def of(
+        cls, statistic: ChangeSums | ClusterChangeSums, result: PassResult, group: Any
+    ) -> _JudgedRows:
+        """Rows of a group of a pass, None for all rows."""
+        state = result.groups[group][statistic]
+        count = result.counts.used if group is None else result.group_counts[group]
+        if isinstance(statistic, ChangeSums):
+            return cls(count, state, "rows", None)
+        return cls(count, statistic.total(state), "clusters", _refusal(state.weight))
+
+
+def _refusal(weight: Floats) -> str | None:
+    """Why clusters in cells with the weights (cells,) give no interval, or None if they do."""
+    w = weight[weight > 0]
+    if not len(w):
+        return None
+    share = w / w.sum()
+    clusters = Clusters(
+        column="",
+        count=len(w),
+        exact=True,
+        largest_share=float(share.max()),
+        intraclass_correlation=None,
+        design_effect=None,
+        effective_count=1.0 / float(share @ share),
     )
-    return _RowScores.of(
-        grouped.source,
-        kind=mean.name,
-        forecast=mean,
-        binary=False,
-        class_names=None,
-        columns={},
-        covariate_names=(*names, *columns),
-        categories={k: v for k, v in grouped.source.categories.items() if k in columns},
-        times={k: v for k, v in grouped.source.times.items() if k in columns},
-        versions=versions,
-        # The score of a kind may depend on its settings, such as the level of a quantile.
-        scores=before.run(scores).fitting,
-        checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
-        step=max(1, min(_MOST_STEPS, source.rows // _ENOUGH_ROWS)),
-        # Groups are further covariates, which the change does not read.
-        changing=changing if len(changing) == len(versions) else (),
-        positions=tuple(grouped.source.covariate(column) for column in columns),
+    if clusters.refusal is None:
+        return None
+    return (
+        f"no interval: one cluster has {100.0 * clusters.largest_share:.0f} % of the weight, and "
+        "the others are few"
     )
 
 
 def _group_changes(
-    name: str,
-    by_group: dict[tuple[str, Any], tuple[int, ChangeState]],
-    weight: float,
-    error: float,
+    name: str, by_group: dict[tuple[str, Any], _JudgedRows], total: _JudgedRows, error: float
 ) -> tuple[GroupChange, ...]:
-    """Changes of the first score by covariate and group, with intervals that hold at once.
-
-    `by_group` has the number of rows and the sums of each group, and `weight` is Σw of all rows.
-    """
+    """Changes of the first score by covariate and group, with intervals that hold at once."""
     # A group with too few rows or an infinite score has no interval at any level.
     judged = sum(
-        _score_change(name, rows, state, 0, 1.0 - error, weight).low is not None
-        for rows, state in by_group.values()
+        _score_change(name, part, 0, 1.0 - error, total).low is not None
+        for part in by_group.values()
     )
     level = 1.0 - error / max(1, judged)
-    changes = [
-        _score_change(name, rows, state, 0, level, weight) for rows, state in by_group.values()
-    ]
+    changes = [_score_change(name, part, 0, level, total) for part in by_group.values()]
     adjusted = holm([change.p_value for change in changes])
     return tuple(
         GroupChange(
@@ -310,32 +315,37 @@ def _group_changes(
             high=change.high,
             p_value=change.p_value,
             adjusted=corrected,
+            note=change.note,
         )
         for (column, group), change, corrected in zip(by_group, changes, adjusted, strict=True)
     )
 
 
 def _score_change(
-    name: str,
-    rows: int,
-    state: ChangeState,
-    number: int,
-    confidence_level: float,
-    weight: float | None = None,
+    name: str, part: _JudgedRows, number: int, confidence_level: float, total: _JudgedRows
 ) -> ScoreChange:
-    """Change of one score from the sums of all, in rows of which all have the `weight` Σw."""
-    moments = state.moments(number)
+    """Change of one score in a part of the `total` rows, from the sums of all scores."""
+    moments = part.sums.moments(number)
     means: list[float | None] = [
-        float(total / moments.weight) if infinite == 0 else None
-        for total, infinite in zip(state.totals[:, number], state.infinite[:, number], strict=True)
+        float(score / moments.weight) if infinite == 0 else None
+        for score, infinite in zip(
+            part.sums.totals[:, number], part.sums.infinite[:, number], strict=True
+        )
     ]
-    change = ScoreChange(score=name, n=rows, before=means[0], after=means[1])
+    change = ScoreChange(score=name, n=part.rows, before=means[0], after=means[1])
     if None in means:
         return change
     change = replace(change, change=float(moments.total / moments.weight))
-    share = 1.0 if weight is None else float(moments.weight) / weight
-    dependence = share * _dependence(state.distance[number], float(moments.second[0]))
-    limits = skewed_limits(moments, confidence_level, dependence)
+    if part.refusal is not None:
+        return replace(change, note=part.refusal)
+    share = float(moments.weight) / float(total.sums.weight[0])
+    distance = part.sums.distance[number]
+    squared_weight = float(moments.second[0])
+    # Most rows of a group may be outside of the sample of blocks, as in a file in their order.
+    if distance[0] < _LEAST_KNOWN * squared_weight:
+        distance = total.sums.distance[number]
+    dependence = share * _dependence(distance, squared_weight)
+    limits = skewed_limits(moments, confidence_level, dependence, part.units)
     if limits is None:
         return change
     low, high = float(limits.low), float(limits.high)
@@ -344,7 +354,8 @@ def _score_change(
         return change
     if name == Accuracy.name:
         low, high = max(low, -1.0), min(high, 1.0)
-    return replace(change, low=low, high=high, p_value=_p_value(moments, dependence))
+    p_value = _p_value(moments, dependence)
+    return replace(change, low=low, high=high, p_value=p_value, note=limits.note)
 
 
 def _dependence(distance: Floats, squared_weight: float) -> float:
@@ -356,7 +367,7 @@ def _dependence(distance: Floats, squared_weight: float) -> float:
     the covariance of both is E[(uᵀH⁻¹v)²].  The losses of both fits in a row differ by d with the
     variance E[(u − v)ᵀH⁻¹(u − v)], from which it follows that half of Σw²(d − mean d)² is to be
     added.  In a group with a share of the rows it is this share of the group's sum.  Of scores that
-    the fits do not minimise, it is an approximation.
+    the fits do not minimise, it is an approximation.  The same holds for clusters in place of rows.
 
     `squared_weight` is Σw² of all rows, and the distance d is known in some of them.
     """

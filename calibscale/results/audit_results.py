@@ -420,9 +420,11 @@ class ScoreChange(Declared):
         helps.
     low, high : float or None
         95 % interval of the change, from the paired changes of the rows, which may be skewed (Hall
-        1992).  With clusters, both scores leave out the same clusters (jackknife).
+        1992), or with clusters from the sums of the paired changes of each cluster.
     p_value : float or None
         Two-sided p-value of no change.
+    note : str
+        Limitation of the interval, or why there is none, or empty.
     """
 
     score: str
@@ -433,6 +435,7 @@ class ScoreChange(Declared):
     low: float | None = None
     high: float | None = None
     p_value: Share | None = None
+    note: Later[Omitted[str]] = ""
 
 
 @dataclass(frozen=True)
@@ -455,6 +458,8 @@ class GroupChange(Declared):
         Interval of the change.  The 95 % hold for all groups with an interval at once (Bonferroni).
     p_value, adjusted : float or None
         Two-sided p-value of no change, and adjusted for all groups (Holm 1979).
+    note : str
+        Limitation of the interval, or why there is none, or empty.
     """
 
     covariate: str
@@ -467,6 +472,7 @@ class GroupChange(Declared):
     high: float | None = None
     p_value: Share | None = None
     adjusted: Share | None = None
+    note: Later[Omitted[str]] = ""
 
     @property
     def name(self) -> str:

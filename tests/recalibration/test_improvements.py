@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t as student
 
 import calibscale as cs
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.recalibration.improvements import cross_fitted, folds_of
 from calibscale.recalibration.method_registry import method_of
 from calibscale.session import Session
@@ -141,6 +141,78 @@ def test_clusters__widen_the_interval():
     assert clustered.change == pytest.approx(once.change, rel=1e-9)
     assert clustered.high - clustered.low > 1.4 * (plain.high - plain.low)
     assert clustered.high - clustered.low == pytest.approx(once.high - once.low, rel=0.5)
+
+
+def clustered(named, n=120, size=5, seed=0):
+    """Rows in clusters with a shared score and error, in random order; names may be texts."""
+    rng = np.random.default_rng([9, seed])
+    cluster = rng.permutation(np.repeat(np.arange(n), size))
+    z = rng.normal(0.0, 2.0, n)[cluster] + rng.normal(0.0, 0.3, n * size)
+    y = rng.random(n * size) < 1.0 / (1.0 + np.exp(-0.6 * z - 1.5 * rng.normal(size=n)[cluster]))
+    names = np.array([f"patient {number}" for number in cluster]) if named else cluster * 1.0
+    columns = {"patient": names, "region": np.where(cluster % 3 == 0, "north", "south")}
+    return cs.from_arrays(logits=z, labels=y.astype(int), binary=True, covariates=columns), cluster
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_halves__keep_a_cluster_together(named):
+    source, cluster = clustered(named)
+    with Session.open(source, scheduler="serial") as session:
+        after = cross_fitted(session, method_of("platt"), cluster="patient")
+        parts = [
+            part_of(source, fold, held=False, cluster="patient").read(0, source.rows).labels >= 0
+            for fold in folds_of(2)
+        ]
+    np.testing.assert_array_equal(parts[0], ~parts[1])
+    for number in np.unique(cluster):
+        assert len(np.unique(parts[0][cluster == number])) == 1
+    # About half of the clusters: five standard errors of a binomial share.
+    assert abs(parts[0].mean() - 0.5) < 5 * np.sqrt(0.25 / 120)
+    values = after.read(0, source.rows).values[:, 1]
+    logits = np.asarray(source.values)
+    for fit_rows, fit in zip(parts, after.fits, strict=True):
+        part = cs.from_arrays(
+            logits=logits[fit_rows], labels=np.asarray(source.labels)[fit_rows], binary=True
+        )
+        other = cs.recalibrate(part, "platt", validate=False).transform(logits=logits[~fit_rows])
+        # Newton's method stops at a relative precision of 1e-8.
+        np.testing.assert_allclose(values[~fit_rows], other, rtol=1e-6)
+        assert fit.counts.used == fit_rows.sum()
+        assert fit.counts.unlabelled == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_cluster_of_a_call__is_the_cluster_of_its_session(named):
+    source, _ = clustered(named)
+    plain = cs.recalibrate(source, "platt").improvement
+    by_call = cs.recalibrate(source, "platt", cluster="patient").improvement
+    with Session.open(source) as session:
+        by_session = cs.recalibrate(session.by_cluster("patient"), "platt").improvement
+    assert by_call.changes[0].high - by_call.changes[0].low > 1.2 * (
+        plain.changes[0].high - plain.changes[0].low
+    )
+    # Groups have intervals, too, and clusters are no groups.
+    assert {group.covariate for group in by_call.groups} == {"region"}
+    assert all(group.low < group.high for group in by_call.groups)
+    assert by_call.accuracy.low is not None
+    # A session with clusters knows the names of categories as numbers only: the halves differ.
+    assert by_session.changes[0].n == by_call.changes[0].n
+    if not named:
+        assert by_session.changes == by_call.changes
+    other, _ = clustered(named, seed=1)
+    fitted = cs.recalibrate(source, "platt", validate=other, cluster="patient")
+    judged = cs.recalibrate(source, "platt", validate=False).judged_on(other, cluster="patient")
+    assert fitted.improvement == judged.improvement
+    with pytest.raises(cs.OptionError, match="planet"):
+        cs.recalibrate(source, "platt", cluster="planet")
+
+
+def test_choice__with_clusters_is_judged_by_clusters():
+    source, _ = clustered(named=False, n=300)
+    fitted = cs.recalibrate(source, cluster="patient")
+    named = cs.recalibrate(source, fitted.method, cluster="patient")
+    assert fitted.method != "identity"
+    assert fitted.improvement.changes == named.improvement.changes
 
 
 def test_fit__keeps_its_improvement_in_its_file(tmp_path):
@@ -310,8 +382,6 @@ def test_groups__of_other_rows_and_the_text_are_those_of_the_result(tmp_path):
     assert sentence in " ".join(text.split())
     judged.save(tmp_path / "fit.json")
     assert cs.load_recalibration(tmp_path / "fit.json").improvement == judged.improvement
-    with pytest.raises(cs.OptionError, match="group_by= cannot be combined with cluster="):
-        fitted.judged_on(biased_in("west", seed=1), group_by="region", cluster="age")
     with pytest.raises(cs.OptionError, match="planet"):
         cs.recalibrate(biased_in("west"), "platt", group_by="planet")
 
@@ -355,4 +425,14 @@ def test_command__names_groups_that_became_worse(run, tmp_path):
     assert days.code == 0
     assert len(json.loads(fit.read_text())["improvement"]["groups"]) == 7
     wrong = run("recalibrate", "--load", fit, "--group-by", "day")
-    assert "--group-by needs rows to judge on" in wrong.err
+    assert "--group-by and --cluster need rows to judge on" in wrong.err
+    by_day = run(
+        "recalibrate", table, *options, "--method", "platt", "--cluster", "day", "--json", fit
+    )
+    assert by_day.code == 0
+    by_clusters = json.loads(fit.read_text())["improvement"]
+    source = cs.from_arrays(
+        probabilities=p.round(4), labels=y, binary=True, covariates={"day": np.arange(3000) % 7.0}
+    )
+    expected = cs.recalibrate(source, "platt", cluster="day").improvement.changes[0]
+    assert by_clusters["changes"][0]["low"] == pytest.approx(expected.low, rel=1e-6)

@@ -83,6 +83,88 @@ def test_limits_of_cross_fits__allow_for_the_dependence_of_both_halves(columns):
     assert (change.low, change.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
+def clustered_source(columns, cluster, moved=None, **further):
+    p, y, weights = columns
+    return cs.from_arrays(
+        probabilities=p if moved is None else moved,
+        labels=y,
+        weights=weights,
+        covariates={"patient": cluster, **further},
+        binary=True,
+    )
+
+
+def limits_by_clusters(change, weights, cluster, level=0.95, distance=None):
+    """Limits from the sums of clusters, which take the place of rows."""
+    _, numbers = np.unique(cluster, return_inverse=True)
+    w = np.bincount(numbers, weights)
+    mean = np.bincount(numbers, weights * change) / w
+    dependence = 0.0
+    if distance is not None:
+        apart = np.bincount(numbers, weights * distance) / w
+        dependence = 0.5 * (w**2 @ (apart - np.average(apart, weights=w**2)) ** 2)
+    return dense_limits(mean, w, level, dependence)
+
+
+@pytest.mark.parametrize("options", [{"scheduler": "serial"}, {"block_rows": 90}])
+def test_limits_with_clusters__are_those_of_the_sums_of_clusters(columns, rng, options):
+    """24 clusters are in different cells of their hashes, so that no approximation is made."""
+    p, y, weights = columns
+    cluster = rng.integers(0, 24, ROWS).astype(float)
+    region = np.where(cluster < 12, "north", "south")
+    moved, exchanged = expit(0.7 * logit(p)), expit(0.8 * logit(p) + 0.1)
+    known = y >= 0
+    losses = [-np.log(np.where(y == 1, q, 1 - q)) for q in (p, moved, exchanged)]
+    source, after, again = (
+        clustered_source(columns, cluster, q, region=region) for q in (p, moved, exchanged)
+    )
+    with cs.Session.open(source, **options) as session:
+        plain = score_changes(session, after, [cs.NLL()], "region", cluster="patient")
+        crossed = score_changes(session, after, [cs.NLL()], exchanged=again, cluster="patient")
+    change, distance = losses[1] - losses[0], losses[2] - losses[1]
+    parts = [
+        (plain.scores[0], known, 0.95, None),
+        (crossed.scores[0], known, 0.95, distance),
+        *((group, known & (region == group.group), 1.0 - 0.05 / 2, None) for group in plain.groups),
+    ]
+    assert len(plain.groups) == 2
+    for stated, rows, level, apart in parts:
+        expected = limits_by_clusters(
+            change[rows],
+            weights[rows],
+            cluster[rows],
+            level,
+            None if apart is None else apart[rows],
+        )
+        assert stated.n == rows.sum()
+        mean = np.average(change[rows], weights=weights[rows])
+        assert stated.change == pytest.approx(mean, rel=1e-10)
+        assert (stated.low, stated.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_large_cluster__gives_no_interval_and_says_so(columns, rng):
+    p, *_ = columns
+    cluster = np.where(rng.random(ROWS) < 0.5, 0.0, rng.integers(1, 9, ROWS))
+    source, moved = (clustered_source(columns, cluster, q) for q in (p, p**1.2))
+    with cs.Session.open(source) as session:
+        (change,) = score_changes(session, moved, [cs.NLL()], cluster="patient").scores
+    assert change.change is not None
+    assert (change.low, change.p_value) == (None, None)
+    assert "one cluster has" in change.note
+
+
+def test_note__names_limits_that_a_few_rows_determine(columns):
+    p, y, _ = columns
+    moved = p.copy()
+    few = np.flatnonzero(y == 1)[:3]
+    moved[few] = 0.5 * p[few]
+    with cs.Session.open(source_of(columns)) as session:
+        (change,) = score_changes(session, source_of(columns, moved), [cs.NLL()]).scores
+        (spread,) = score_changes(session, source_of(columns, p**1.2), [cs.NLL()]).scores
+    assert change.note.startswith("a few rows dominate the error of the mean")
+    assert spread.note == ""
+
+
 @pytest.mark.slow
 def test_intervals_of_cross_fits__cover_where_nothing_is_gained():
     """Of calibrated predictions, errors of both halves are alike: without allowance 89 % cover.

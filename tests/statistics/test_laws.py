@@ -164,6 +164,7 @@ EXAMPLES = {
     "Fingerprint": lambda cls: cls(),
     "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),
     "ChangeSums": lambda cls: cls(1),
+    "ClusterChangeSums": lambda cls: cls(1),
     "FirstImpossible": lambda cls: cls(),
     "FoldResiduals": lambda cls: cls("class_wise"),
     "GroupSums": lambda cls: cls(

@@ -70,6 +70,7 @@ from calibscale.formatting.fault_texts import dropped_text
     help="Groups, to name those whose score became worse (repeatable): the values of a covariate; "
     f"{shared.GROUPINGS}  [default: every categorical covariate]",
 )
+@shared.cluster_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
 @click.option(
     "--figure",
@@ -91,6 +92,7 @@ def recalibrate(
     new: str | None,
     validate: str | None,
     group_by: tuple[str, ...],
+    cluster: str | None,
     overwrite: bool,
     figure: str | None,
     onnx: str | None,
@@ -112,8 +114,8 @@ def recalibrate(
         raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
     if (target is None and new is not None) or (target and not (new or figure)):
         raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
-    if group_by and load is not None and validate is None:
-        raise click.UsageError("--group-by needs rows to judge on: --validate STORE3")
+    if (group_by or cluster) and load is not None and validate is None:
+        raise click.UsageError("--group-by and --cluster need rows to judge on: --validate STORE3")
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
     from calibscale.data.store import LogitStore
@@ -146,12 +148,18 @@ def recalibrate(
     if load is not None:
         if judging is not None:
             execution = {name: options[name] for name in EXECUTION}
-            fitted = fitted.judged_on(judging, group_by=list(group_by) or None, **execution)
+            fitted = fitted.judged_on(
+                judging, cluster=cluster, group_by=list(group_by) or None, **execution
+            )
     else:
         # A copy of the options: they are used again for the rows to judge on.
         with open_session(store, dict(options), "fitting") as session:
             fitted = fitting.recalibrate(
-                session, method, validate=judging or True, group_by=list(group_by) or None
+                session,
+                method,
+                validate=judging or True,
+                group_by=list(group_by) or None,
+                cluster=cluster,
             )
     outputs.finish(fitted)
     if onnx is not None:

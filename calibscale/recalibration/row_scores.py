@@ -1,0 +1,155 @@
+"""Scores of each row before and after a recalibration, as covariates of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.data.derived_sources import DerivedSource
+from calibscale.data.source import ArraySource
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.scores import Accuracy
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.functionals.means import MeanPrediction
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
+from calibscale.session import Session
+
+LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowScores(DerivedSource):
+    """Scores of rows before a change and by `versions` after it, as covariates of the rows.
+
+    The columns are each score before the change, then each score of each version, and then the
+    covariates at `positions`.  Scores of a second version are ∞ outside of a sample of blocks.  If
+    the versions change the source before them, it is read only once.
+    """
+
+    versions: tuple[Any, ...] = field(kw_only=True)  # sources
+    scores: Sequence[Any] = field(kw_only=True)
+    checks: Rules = field(kw_only=True)  # of the rows before the change
+    step: int = 1  # of the blocks that have the scores of a second version
+    reads_once: bool = False  # whether the versions change the blocks of the source before them
+    positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
+
+    @property
+    def row_bytes(self) -> int:
+        return self.before.row_bytes + sum(version.row_bytes for version in self.versions)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.before.describe(), "name": self.name}
+
+    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
+        # Covariates of this source are scores, and not those of the source before the change.
+        versions = tuple(version.part(start, stop) for version in self.versions)
+        return replace(super().part(start, stop, False), versions=versions)
+
+    @property
+    def _reads_covariates(self) -> bool:
+        if self.positions:
+            return True
+        return self.reads_once and any(version._reads_covariates for version in self.versions)
+
+    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
+        block = self.before.read(start, stop, self._reads_covariates)
+        columns = [self._scores(block, self.checks)]
+        for position, version in enumerate(self.versions):
+            if position and not self._is_sampled(block):
+                columns.append(np.full_like(columns[0], np.inf))
+                continue
+            after = version._changed(block) if self.reads_once else version.read(start, stop)
+            # The rows before the change have been checked.
+            columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
+        scores = np.hstack(columns)
+        # Rows that are invalid or unlabelled in one version count in none, without an error.
+        missing = np.any(np.isnan(scores), axis=1)
+        scores[missing] = 0.0
+        scores = scores.clip(-LARGEST, LARGEST)
+        if self.positions:
+            assert block.covariates is not None
+            scores = np.hstack([scores, block.covariates[:, list(self.positions)]])
+        return block._replace(
+            values=np.zeros(len(scores)),
+            labels=np.where(missing, np.nan, 0.0),
+            covariates=scores if covariates else None,
+        )
+
+    def _is_sampled(self, block: Block) -> bool:
+        """Whether rows of a block have the scores of a second version after the change."""
+        # Its distance from the first one is a variance, which a part of many rows determines.
+        return block.start // len(block.labels) % self.step == 0
+
+    def _scores(self, block: Block, rules: Rules) -> Floats:
+        """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
+        out = np.full((len(block.labels), len(self.scores)), np.nan)
+        for chunk, _ in chunks(block, rules):
+            for column, score in enumerate(self.scores):
+                out[chunk.rows - block.start, column] = _of_chunk(chunk, score)
+        return out
+
+
+def _of_chunk(chunk: Any, score: Any) -> Any:
+    """Score of each row of a chunk (c,)."""
+    if chunk.target.has_classes:
+        # A column of chunks of classes.
+        return chunk.hit if score.name == Accuracy.name else getattr(chunk, score.name)
+    column, *_ = score.rows(chunk.target, chunk.values, chunk.outcomes)
+    return column
+
+
+def row_scores(
+    before: Session,
+    grouped: Session,
+    versions: tuple[ArraySource, ...],
+    scores: Sequence[Estimator],
+    columns: Sequence[str],
+    cluster: str | None,
+    step: int,
+) -> Session:
+    """Session of the scores before and after a change.
+
+    The `grouped` session has the rows of the session `before`, and the further covariates
+    `columns`, which follow the scores.  The hashes of the clusters are the last covariate.
+    """
+    source, mean = before.source, MeanPrediction()
+    # Names of categories, which a source with the hashes of clusters does not have.
+    categories, times = grouped.source.categories, grouped.source.times
+    with_clusters = grouped.by_cluster(cluster)
+    positions = [with_clusters.source.covariate(column) for column in columns]
+    further = list(columns)
+    if cluster is not None:
+        last = len(with_clusters.source.covariate_names) - 1
+        positions.append(last)
+        further.append(with_clusters.source.covariate_names[last])
+    whens = ("before the change", "after the change", "after the exchanged change")
+    names = [f"{score.name} {when}" for when in whens[: 1 + len(versions)] for score in scores]
+    rows = RowScores.of(
+        with_clusters.source,
+        kind=mean.name,
+        forecast=mean,
+        binary=False,
+        class_names=None,
+        columns={},
+        covariate_names=(*names, *further),
+        categories={name: levels for name, levels in categories.items() if name in columns},
+        times={name: kind for name, kind in times.items() if name in columns},
+        versions=versions,
+        # The score of a kind may depend on its settings, such as the level of a quantile.
+        scores=before.run(scores).fitting,
+        checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
+        step=step,
+        # Groups are further covariates, which the change does not read.
+        reads_once=all(
+            isinstance(version, DerivedSource) and version.before is source for version in versions
+        ),
+        positions=tuple(positions),
+    )
+    session = before.on(rows)
+    position = None if cluster is None else len(names) + len(further) - 1
+    return replace(session, rules=replace(session.rules, cluster=position))
