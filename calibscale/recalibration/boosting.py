@@ -318,6 +318,8 @@ class MCBoostFit(FittedRecalibrator):
         return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
 
     def predictions(self, chunk: Chunk) -> Floats:
+        if not len(self.updates):
+            return chunk.q  # and not the means of its cells
         crossings, original = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
         p = original
         groups = list(self._numbered(crossings))

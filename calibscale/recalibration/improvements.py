@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,9 +16,12 @@ from calibscale.data.groups import listed_groups
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.estimators.scores import Accuracy
+from calibscale.formatting import number_texts
 from calibscale.formatting.naming import grouped_column
 from calibscale.predictions.blocks import Block
 from calibscale.recalibration import recalibration_texts
+from calibscale.recalibration.order_changes import order_change
+from calibscale.recalibration.recalibration_texts import OrderChange
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     RecalibrationMethod,
@@ -31,6 +34,7 @@ from calibscale.session import Session, listed
 
 _SEED = 2**63  # of the folds, which no estimator with bandwidth_share= has by default
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
+_UNLIKE = 0.1  # share of rows above which fits to halves do not stand for the fit to all rows
 _MAX_CATEGORIES = 64  # of a covariate whose categories are groups by default
 
 
@@ -127,29 +131,36 @@ def improvement_of(
     `keeps_order` says that the recalibration of two classes is an increasing function.  Without
     `group_by`, the groups are the values of each categorical covariate.
     """
-    scores = listed(before.source.target.recalibration_scores)
+    target = before.source.target
+    scores = listed(target.recalibration_scores)
     if group_by is None:
         # Categories are known without a pass, as quantiles of numbers are not.  A cluster is no
         # group to judge.
         group_by = [name for name in _categorical(before.source) if name != cluster]
-    judging = [*scores, Accuracy()] if before.source.target.has_classes else scores
-    exchanged = after.exchanged if isinstance(after, _CrossFitted) else None
+    judging = [*scores, Accuracy()] if target.has_classes else scores
+    exchanged: ArraySource | None = None
+    folds: tuple[Fold, ...] = ()
+    if isinstance(after, _CrossFitted):
+        exchanged, folds = after.exchanged, folds_of(len(after.fits))
     changes, groups = score_changes(
         before, after, judging, group_by, exchanged=exchanged, cluster=cluster
     )
     accuracy: ScoreChange | None = None
     if len(judging) > len(scores):
         changes, accuracy = changes[:-1], changes[-1]
+    order: OrderChange | None = None
+    if target.has_single_labels and before.source.classes == 2:
+        area = order_change(before, after, folds, keeps_order, cluster)
+        order = OrderChange(area, keeps_order, in_halves=bool(folds))
     return Improvement(
-        judged,
-        changes[0].n,
-        changes,
-        recalibration_texts.improvement(changes[0], judged),
-        accuracy,
-        groups,
-        recalibration_texts.costs(
-            changes[0].score, accuracy, groups, keeps_order if before.source.classes == 2 else None
-        ),
+        judged=judged,
+        n=changes[0].n,
+        changes=changes,
+        sentence=recalibration_texts.improvement(changes[0], judged),
+        accuracy=accuracy,
+        auc=None if order is None else order.area,
+        groups=groups,
+        costs=recalibration_texts.costs(changes[0].score, order, accuracy, groups),
     )
 
 
@@ -164,21 +175,50 @@ def improvement_by_cross_fits(
     after: ArraySource | None = None,
     group_by: Any = None,
     cluster: str | None = None,
+    fitted: FittedRecalibrator | None = None,
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 
-    `fit` is the fit to all rows.  `after` are the predictions that were cross-fitted by halves, if
-    they are known.  Intervals by
-    more folds would be too short: their fits share most rows, which makes their errors alike.
+    `fit` is the fit to all rows, which the halves must stand for.  `after` are the predictions that
+    were cross-fitted by halves, if they are known.  Intervals by more folds would be too short:
+    their fits share most rows, which makes their errors alike.
     """
     try:
         if after is None:
             after = cross_fitted(session, fit.method, near=fit, cluster=cluster)
-        keeps_order = isinstance(after, _CrossFitted) and all(f.keeps_order for f in after.fits)
-        return improvement_of(session, after, "cross_fitted", keeps_order, cluster, group_by)
+        fits = after.fits if isinstance(after, _CrossFitted) else ()
+        keeps_order = bool(fits) and all(half.keeps_order for half in fits)
+        improvement = improvement_of(session, after, "cross_fitted", keeps_order, cluster, group_by)
+        reason = _unlike(session, fits, improvement, fit)
     except OptionError as error:
         reason = str(error).split(";")[0].rstrip(".")
-        return f"{NOT_JUDGED}: {reason}"
+    return improvement if reason is None else f"{NOT_JUDGED}: {reason}"
+
+
+def _unlike(
+    session: Session,
+    fits: Sequence[FittedRecalibrator],
+    improvement: Improvement,
+    fitted: FittedRecalibrator,
+) -> str | None:
+    """Why fits to halves do not stand for the fit to all rows, or None if they do."""
+    share = max((fitted.share_unlike(fit) for fit in fits), default=0.0)
+    if share > _UNLIKE:
+        return (
+            "half of the rows are too few for the bins that the fit to all rows has for "
+            f"{number_texts.percent(share)} of them: judge it on other rows (validate=)"
+        )
+    if not all(change.is_negligible for change in improvement.changes):
+        return None
+    # The halves change no prediction, which says nothing of a fit that does.
+    scores = listed(session.source.target.recalibration_scores)
+    changes = score_changes(session, recalibrated(session.source, fitted), scores).scores
+    if all(change.is_negligible for change in changes):
+        return None
+    return (
+        "the fits to halves of the rows keep the predictions, and the fit to all rows does not: "
+        "judge it on other rows (validate=)"
+    )
 
 
 def require_groups(source: ArraySource, group_by: Any, cluster: str | None = None) -> None:

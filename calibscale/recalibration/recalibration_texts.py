@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from calibscale.formatting import naming, number_texts
 from calibscale.results.audit_results import GroupChange, ScoreChange
@@ -39,6 +40,9 @@ def improvement(score: ScoreChange, judged: str) -> str:
             f"It is not known whether recalibration helps on {rows}: the {noun} is infinite, or "
             "there are too few rows or clusters for an interval."
         )
+    if score.is_negligible:
+        value = number_texts.number(score.after)
+        return f"Recalibration keeps the {noun} of {rows} as it is ({value})."
     size = number_texts.number(abs(score.change), 2)
     low, high = (number_texts.number(end, 2) for end in (score.low, score.high))
     interval = f"(95 % interval of the change: {low} to {high})"
@@ -55,47 +59,87 @@ def improvement(score: ScoreChange, judged: str) -> str:
     )
 
 
+class OrderChange(NamedTuple):
+    """Change of the order of the rows of two classes.
+
+    `area` is the change of the area under the ROC curve, `keeps_order` says that the map is
+    increasing, and `in_halves` that both rows of a pair are in the same half.
+    """
+
+    area: ScoreChange
+    keeps_order: bool
+    in_halves: bool
+
+
 def costs(
     score: str,
+    order: OrderChange | None,
     accuracy: ScoreChange | None,
     groups: Sequence[GroupChange],
-    keeps_order: bool | None,
 ) -> tuple[str, ...]:
-    """What recalibration cost in accuracy, and which groups became worse by a score.
+    """What recalibration cost in order and accuracy, and which groups became worse by a score.
 
-    `keeps_order` says whether a map of two classes is increasing, and is None for other classes.
+    Predictions that have no order or no accuracy have None.
     """
-    sentences = [] if accuracy is None else [_accuracy(accuracy, keeps_order)]
+    sentences = []
+    if order is not None:
+        sentences.append(_order(order))
+    if accuracy is not None:
+        sentences.append(_accuracy(accuracy))
     if groups:
         sentences.append(_groups(IN_WORDS[score], groups))
     return tuple(sentences)
 
 
-def _accuracy(accuracy: ScoreChange, keeps_order: bool | None) -> str:
-    """What the change of the accuracy says, and whether the order of the rows has changed."""
-    order = ""
-    if keeps_order:
-        order = "The map keeps the order of the predictions, and so the area under the ROC curve. "
-    elif keeps_order is False:
-        order = (
-            "The map may change the order of the predictions or make ties, and with them the area "
-            "under the ROC curve. "
+def _order(order: OrderChange) -> str:
+    """What the change of the area under the ROC curve says, and where it may come from."""
+    area = order.area
+    noun = "the area under the ROC curve"
+    if order.in_halves:
+        noun += " (of pairs of rows in the same half)"
+    if area.before is None or area.after is None or area.change is None:
+        return "There is no area under the ROC curve: it needs rows with and without the event."
+    value = number_texts.number(area.after)
+    if order.keeps_order and area.change == 0.0:
+        return (
+            "The map keeps the order of the predictions, but for ties that rounding makes near 0 "
+            f"and 1, and so {noun}: {value}."
         )
+    cause = "The map may change the order of the predictions or make ties:"
+    if order.keeps_order:
+        cause = "The map makes ties of predictions near 0 and 1:"
+    return f"{cause} {_change(noun, area, value)}"
+
+
+def _accuracy(accuracy: ScoreChange) -> str:
+    """What the change of the accuracy says."""
     if accuracy.change is None or accuracy.low is None or accuracy.high is None:
-        return f"{order}It is not known whether recalibration changes the accuracy."
+        return "It is not known whether recalibration changes the accuracy."
     value = number_texts.number(accuracy.after)
     # An interval has no length only if no row changes.
     if accuracy.low == accuracy.high == 0.0:
-        return f"{order}No prediction becomes right or wrong: the accuracy stays {value}."
-    size = number_texts.number(abs(accuracy.change), 2)
-    low, high = (number_texts.number(end, 2) for end in (accuracy.low, accuracy.high))
+        return f"No prediction becomes right or wrong: the accuracy stays {value}."
+    sentence = _change("the accuracy", accuracy, value)
+    return sentence[0].upper() + sentence[1:]
+
+
+def _change(noun: str, share: ScoreChange, value: str) -> str:
+    """Whether a share has changed to a value, from its interval.  It begins in lower case."""
+    assert share.change is not None
+    if share.low is None or share.high is None:
+        signed = number_texts.signed(share.change)
+        return f"{noun} changes by {signed} to {value}, without an interval."
+    if share.low == share.high == 0.0:
+        return f"{noun} stays {value}."
+    size = number_texts.number(abs(share.change), 2)
+    low, high = (number_texts.number(end, 2) for end in (share.low, share.high))
     interval = f"(95 % interval of the change: {low} to {high})"
-    if accuracy.high < 0:
-        return f"{order}The accuracy falls by {size} to {value} {interval}."
-    if accuracy.low > 0:
-        return f"{order}The accuracy rises by {size} to {value} {interval}."
-    signed = number_texts.signed(accuracy.change)
-    return f"{order}It is not known whether the accuracy changes: by {signed} {interval}."
+    if share.high < 0:
+        return f"{noun} falls by {size} to {value} {interval}."
+    if share.low > 0:
+        return f"{noun} rises by {size} to {value} {interval}."
+    signed = number_texts.signed(share.change)
+    return f"it is not known whether {noun} changes: by {signed} {interval}."
 
 
 def _groups(noun: str, groups: Sequence[GroupChange]) -> str:

@@ -323,6 +323,10 @@ class FittedRecalibrator(ABC):
         """Whether P(y = 1) of two classes is mapped by an increasing function, without steps."""
         return False
 
+    def share_unlike(self, other: Self) -> float:
+        """Share of the rows of this fit whose kind of map a fit to fewer rows lacks."""
+        return 0.0
+
     @property
     def logit_map(self) -> LogitMap:
         """The recalibration as a linear map of logits.  An OptionError is raised for other maps."""

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource
-from calibscale.estimators.base import Estimator
 from calibscale.estimators.scores import Accuracy
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.functionals.means import MeanPrediction
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.session import Session
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
+
+
+@runtime_checkable
+class ChunkColumn(Protocol):
+    """Column of the rows of classes that is no score, such as a predicted probability."""
+
+    @property
+    def name(self) -> str:
+        """Name of the column."""
+        ...
+
+    def of(self, chunk: Chunk) -> Floats:
+        """Value of each row of a chunk (c,)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,6 +110,8 @@ class RowScores(DerivedSource):
 
 def _of_chunk(chunk: Any, score: Any) -> Any:
     """Score of each row of a chunk (c,)."""
+    if isinstance(score, ChunkColumn):
+        return score.of(chunk)
     if chunk.target.has_classes:
         # A column of chunks of classes.
         return chunk.hit if score.name == Accuracy.name else getattr(chunk, score.name)
@@ -107,15 +123,16 @@ def row_scores(
     before: Session,
     grouped: Session,
     versions: tuple[ArraySource, ...],
-    scores: Sequence[Estimator],
+    scores: Sequence[Any],
     columns: Sequence[str],
     cluster: str | None,
     step: int,
 ) -> Session:
     """Session of the scores before and after a change.
 
-    The `grouped` session has the rows of the session `before`, and the further covariates
-    `columns`, which follow the scores.  The hashes of the clusters are the last covariate.
+    `scores` are estimators that are bound to the session `before`, or columns of its rows.  The
+    `grouped` session has the same rows, and the further covariates `columns`, which follow the
+    scores.  The hashes of the clusters are the last covariate.
     """
     source, mean = before.source, MeanPrediction()
     # Names of categories, which a source with the hashes of clusters does not have.
@@ -140,8 +157,7 @@ def row_scores(
         categories={name: levels for name, levels in categories.items() if name in columns},
         times={name: kind for name, kind in times.items() if name in columns},
         versions=versions,
-        # The score of a kind may depend on its settings, such as the level of a quantile.
-        scores=before.run(scores).fitting,
+        scores=scores,
         checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
         step=step,
         # Groups are further covariates, which the change does not read.

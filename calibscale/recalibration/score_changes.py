@@ -29,11 +29,13 @@ _HALVINGS = 60  # of the interval of a p-value, down to the precision of its log
 _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
 _ENOUGH_ROWS = 2**17  # for a variance
 _MOST_STEPS = 16  # at least one block of so many has all scores
+AREA = "auc"  # name of the area under the ROC curve
+_SHARES = (Accuracy.name, AREA)  # scores from 0 to 1
 # Share of Σw² of a group with scores of both versions, below which those of all rows stand in.
 _LEAST_KNOWN = 0.25 / _MOST_STEPS
 # Sums of clusters are kept in cells by their hash.  Clusters of one cell count as one, which costs
 # degrees of freedom only.
-_CELLS = 2**10
+CLUSTER_CELLS = 2**10
 
 
 class ChangeState(NamedTuple):
@@ -113,22 +115,22 @@ class ClusterChangeSums(Statistic):
 
     def zero(self, classes: int) -> ClusterChangeState:
         s = self.scores
-        shapes = ((2, s), (2, s), (_CELLS,), (s, _CELLS), (s, _CELLS))
+        shapes = ((2, s), (2, s), (CLUSTER_CELLS,), (s, CLUSTER_CELLS), (s, CLUSTER_CELLS))
         return ClusterChangeState(*map(np.zeros, shapes))
 
     def accumulate(self, state: ClusterChangeState, chunk: Any) -> ClusterChangeState:
-        w, cells = weights_of(chunk), chunk.units % _CELLS
+        w, cells = weights_of(chunk), chunk.units % CLUSTER_CELLS
         scores, infinite = _scores_of(chunk, self.versions, self.scores)
         before, after = scores[:2]
         changes, distances = (
-            np.array([np.bincount(cells, w * column, _CELLS) for column in differences])
+            np.array([np.bincount(cells, w * column, CLUSTER_CELLS) for column in differences])
             for differences in (after - before, scores[-1] - after)
         )
         return added(
             state,
             scores[:2] @ w,
             infinite[:2].sum(axis=2),
-            np.bincount(cells, w, _CELLS),
+            np.bincount(cells, w, CLUSTER_CELLS),
             changes,
             distances,
         )
@@ -226,7 +228,9 @@ def score_changes(
     if cluster is not None:
         sums = ClusterChangeSums(len(scores), len(versions))
         step = 1  # a sum over a cluster needs all of its rows
-    session = row_scores(before, grouped, versions, scores, columns, cluster, step)
+    # The score of a kind may depend on its settings, such as the level of a quantile.
+    bound = before.run(scores).fitting
+    session = row_scores(before, grouped, versions, bound, columns, cluster, step)
     # Groups may be missing in a row, and scores may not.
     names = session.source.covariate_names[: (1 + len(versions)) * len(scores)]
     results = [
@@ -345,14 +349,25 @@ def _score_change(
     if distance[0] < _LEAST_KNOWN * squared_weight:
         distance = total.sums.distance[number]
     dependence = share * _dependence(distance, squared_weight)
-    limits = skewed_limits(moments, confidence_level, dependence, part.units)
+    return with_limits(change, moments, confidence_level, dependence, part.units)
+
+
+def with_limits(
+    change: ScoreChange,
+    moments: RowMomentState,
+    confidence_level: float,
+    dependence: float = 0.0,
+    units: str = "rows",
+) -> ScoreChange:
+    """Change of a score with its limits and p-value, see `skewed_limits`, if there are any."""
+    limits = skewed_limits(moments, confidence_level, dependence, units)
     if limits is None:
         return change
     low, high = float(limits.low), float(limits.high)
     # Rows with the same change, as of one score and one label, do not say how much it varies.
     if low == high != 0.0:
         return change
-    if name == Accuracy.name:
+    if change.score in _SHARES:
         low, high = max(low, -1.0), min(high, 1.0)
     p_value = _p_value(moments, dependence)
     return replace(change, low=low, high=high, p_value=p_value, note=limits.note)

@@ -277,6 +277,21 @@ class TopLabelHistogramFit(FittedRecalibrator):
         unclaimed_rows = pooled_rows + sum(bins.unclaimed_rows for bins in own)
         return unclaimed_rows / (pooled_rows + sum(int(bins.rows.sum()) for bins in own))
 
+    def share_unlike(self, other: Self) -> float:
+        """Share of the rows with bins of their own here and not in another fit."""
+        total = self.kept_rows + sum(
+            int(bins.rows.sum()) for bins in (*self._own, self.pooled) if bins is not None
+        )
+        unlike = sum(
+            int(bins.rows.sum())
+            for bins, others in zip(self.by_class, other.by_class, strict=True)
+            if bins is not None and others is None
+        )
+        # Rows of rare classes keep their predictions in one fit, and share bins in the other.
+        if self.pooled is not None and other.pooled is None:
+            unlike += int(self.pooled.rows.sum())
+        return unlike / total
+
     @property
     def parameters(self) -> dict[str, Any]:
         known = [epsilon for epsilon in self.epsilons if epsilon is not None]

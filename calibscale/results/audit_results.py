@@ -402,6 +402,9 @@ METHOD_NAMES = (
 )
 
 
+_ROUNDING = 1e-9  # relative rounding of the scores of predictions that are kept in cells
+
+
 @dataclass(frozen=True)
 class ScoreChange(Declared):
     """Change of a proper score by a recalibration, on rows that the fit has not used.
@@ -436,6 +439,13 @@ class ScoreChange(Declared):
     high: float | None = None
     p_value: Share | None = None
     note: Later[Omitted[str]] = ""
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether the whole interval of the change is within the rounding of the score."""
+        if self.before is None or self.low is None or self.high is None:
+            return False
+        return max(abs(self.low), abs(self.high)) <= _ROUNDING * abs(self.before)
 
 
 @dataclass(frozen=True)
@@ -504,11 +514,14 @@ class Improvement(Declared):
     accuracy : ScoreChange or None
         For classes, change of the accuracy: the share of the rows whose most probable class is the
         label.  Unlike a proper score, it is above 0 where recalibration helps.
+    auc : ScoreChange or None
+        For two classes, change of the area under the ROC curve.  Of cross-fits it is the
+        probability for pairs of rows of the same half, because both halves have other maps.
     groups : tuple of GroupChange
         Changes of the first score by groups.
     costs : tuple of str
-        What recalibration cost: sentences about the order of
-        predictions, the accuracy, and groups that became worse.
+        What recalibration cost: sentences about the area under the ROC curve, the accuracy, and
+        groups that became worse.
     """
 
     judged: Annotated[str, Values(("cross_fitted", "other_rows"))]
@@ -516,6 +529,7 @@ class Improvement(Declared):
     changes: tuple[ScoreChange, ...]
     sentence: str
     accuracy: Later[Omitted[ScoreChange | None]] = None
+    auc: Later[Omitted[ScoreChange | None]] = None
     groups: Later[Omitted[tuple[GroupChange, ...]]] = ()
     costs: Later[Omitted[tuple[str, ...]]] = ()
 

@@ -224,6 +224,37 @@ def test_fit__keeps_its_improvement_in_its_file(tmp_path):
     assert "improvement" not in json.loads(json.dumps(plain.to_dict()))
 
 
+def test_halves_that_change_nothing__do_not_judge_a_fit_that_does():
+    """A class needs 40 predictions for bins of its own, and has 60, so that halves have none."""
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 3, 180)
+    logits = np.eye(3)[np.repeat(np.arange(3), 60)] * 3.0 + rng.normal(0.0, 0.1, (180, 3))
+    source = source_of(logits, labels)
+    fitted = cs.recalibrate(source, "top_label_histogram(min_rows=40)")
+    assert fitted.improvement is None
+    (note,) = [note for note in fitted.notes if note.startswith("not judged")]
+    assert "half of the rows are too few for the bins" in note
+    assert "not judged on rows that a fit has not used" in " ".join(str(fitted).split())
+    enough = cs.recalibrate(source, "top_label_histogram(min_rows=10)")
+    assert enough.improvement is not None
+
+
+def test_halves_that_keep_the_predictions__do_not_judge_a_fit_that_changes_them():
+    """`mc` needs 30 rows of a group, and there are 50."""
+    p, y, x = np.full(50, 0.5), (np.arange(50) % 10 == 0).astype(int), np.zeros((50, 1))
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True, covariates=x)
+    fitted = cs.recalibrate(source, "mc(depth=1)", covariates=("x0",))
+    assert fitted.transform(p, covariates=x).max() < 0.2
+    assert fitted.improvement is None
+    (note,) = [note for note in fitted.notes if note.startswith("not judged")]
+    assert "the fits to halves of the rows keep the predictions" in note
+    # Of calibrated predictions, the fit to all rows keeps them as well.
+    even = cs.from_arrays(probabilities=p, labels=np.arange(50) % 2, binary=True, covariates=x)
+    kept = cs.recalibrate(even, "mc(depth=1)", covariates=("x0",)).improvement
+    assert kept.sentence.startswith("Recalibration keeps the log loss of rows that the fit")
+    assert kept.accuracy.change == 0.0
+
+
 def test_few_rows__have_a_note_in_place_of_an_improvement():
     p = np.array([0.1, 0.2, 0.9, 0.3])
     fitted = cs.recalibrate(
@@ -361,12 +392,16 @@ def test_groups__that_became_worse_are_named():
     improvement = cs.recalibrate(source, "platt").improvement
     assert [group.group for group in improvement.groups] == ["north", "south", "west"]
     assert [group.became_worse for group in improvement.groups] == [False, False, True]
-    order, sentence = improvement.costs
-    assert "keeps the order of the predictions" in order
+    order, _, sentence = improvement.costs
+    assert order.startswith("The map keeps the order of the predictions")
+    assert improvement.auc.change == 0.0
     assert "became worse for region\xa0=\xa0west (+" in sentence
     assert "simultaneous 95 % intervals of 3 groups" in sentence
     steps = cs.recalibrate(source, "isotonic").improvement
     assert steps.costs[0].startswith("The map may change the order of the predictions or make ties")
+    assert "the area under the ROC curve (of pairs of rows in the same half)" in steps.costs[0]
+    # Steps make ties.
+    assert steps.auc.after < steps.auc.before
     ages = cs.recalibrate(source, "platt", group_by="age:4").improvement
     assert len(ages.groups) == 4
     assert ages.costs[-1].startswith("No group is known to have become worse (4 groups")

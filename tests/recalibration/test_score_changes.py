@@ -182,7 +182,7 @@ def test_intervals_of_cross_fits__cover_where_nothing_is_gained():
         source = cs.from_arrays(logits=z, labels=labels, binary=True)
         with cs.Session.open(source, scheduler="serial") as session:
             after = cross_fitted(session, method_of("beta"))
-            change = improvement_by_cross_fits(session, None, after).changes[0]
+            change = improvement_by_cross_fits(session, after.fits[0], after).changes[0]
         expected = 0.0
         for fold, fit in zip(folds_of(2), after.fits, strict=True):
             share = fold.holds(np.arange(600)).mean()

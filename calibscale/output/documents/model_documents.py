@@ -51,12 +51,13 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
     separator = " " if errors.keys() == {"temperature"} else ": "
     if not texts:
         texts = ["the predictions are kept as they are"]
+    notes = [*result.notes, *_interval_notes(improvement)]
     return doc.article(
         f"Recalibration fitted to {doc.source_name(result)}",
         doc.size_of(result),
         f"{method}{separator}" + ", ".join(texts),
         _improvement(result.improvement),
-        *doc.closing(result, ["calibrated"], scores, result.notes, **result.settings),
+        *doc.closing(result, ["calibrated"], scores, notes, **result.settings),
         reasons=tuple(sentences),
     )
 
@@ -66,8 +67,7 @@ def _improvement(improvement: Improvement | None) -> doc.Section | None:
     if improvement is None:
         return None
     changes = list(improvement.changes)
-    if improvement.accuracy is not None:
-        changes.append(improvement.accuracy)
+    changes += [share for share in (improvement.accuracy, improvement.auc) if share is not None]
     rows = [(change.score, *_numbers(change), change.p_value) for change in changes]
     columns = ("score", "before", "after", "change", "95 % interval", "p")
     tables = [doc.table("Scores before and after recalibration", columns, _shown(rows))]
@@ -84,6 +84,20 @@ def _improvement(improvement: Improvement | None) -> doc.Section | None:
         columns = ("group", "before", "after", "change", "simultaneous", "p")
         tables.append(doc.table(title, columns, _shown(shown)))
     return doc.section("improvement", "Rows that the fit has not used", *tables)
+
+
+def _interval_notes(improvement: Improvement | None) -> list[str]:
+    """Limitations of the intervals of an improvement, each with the names of its scores."""
+    if improvement is None:
+        return []
+    by_note: dict[str, list[str]] = {}
+    changes = [*improvement.changes, improvement.accuracy, improvement.auc]
+    named = [(change.score, change.note) for change in changes if change is not None]
+    named += [(group.name, group.note) for group in improvement.groups]
+    for name, note in named:
+        if note:
+            by_note.setdefault(note, []).append(name)
+    return [f"change of {naming.joined(names, 5)}: {note}" for note, names in by_note.items()]
 
 
 def _increase(group: GroupChange) -> float:
