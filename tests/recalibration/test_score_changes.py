@@ -208,6 +208,34 @@ def test_equal_changes_of_a_group__have_no_interval():
     assert others.low < others.high
 
 
+def test_group_outside_of_sampled_blocks__has_the_dependence_of_all_rows():
+    """Of 2^18 rows, every second block has the scores of the exchanged fits."""
+    count, block_rows = 2**18, 2**14
+    rng = np.random.default_rng(6)
+    p = rng.random(count)
+    y = (rng.random(count) < p).astype(int)
+    group = (np.arange(count) // block_rows % 2).astype(float)
+    predictions = [p, expit(0.99 * logit(p)), expit(1.2 * logit(p) + 0.1)]
+    before, after, exchanged = (
+        cs.from_arrays(
+            probabilities=q, labels=y, binary=True, covariates=group, covariate_names=["g"]
+        )
+        for q in predictions
+    )
+    with cs.Session.open(before, block_rows=block_rows) as session:
+        groups = score_changes(session, after, [cs.NLL()], "g", exchanged=exchanged).groups
+    losses = [-np.log(np.where(y == 1, q, 1 - q)) for q in predictions]
+    change, distance = losses[1] - losses[0], losses[2] - losses[1]
+    sampled = group == 0.0
+    for number, stated in enumerate(groups):
+        rows = group == number
+        # The sum over the rows of the group has the variance of the sampled rows, and the group
+        # has half of all rows.
+        dependence = 0.5 * 0.5 * rows.sum() * distance[sampled].var()
+        expected = dense_limits(change[rows], np.ones(rows.sum()), 1.0 - 0.05 / 2, dependence)
+        assert (stated.low, stated.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
 def test_equal_predictions__have_no_change(columns):
     with cs.Session.open(source_of(columns)) as session:
         changes = score_changes(session, source_of(columns), [cs.NLL(), cs.Brier()]).scores
