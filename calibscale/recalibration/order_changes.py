@@ -12,7 +12,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.data.derived_sources import Fold
 from calibscale.data.source import ArraySource
 from calibscale.predictions.chunk import Chunk
-from calibscale.recalibration.row_scores import row_scores
+from calibscale.recalibration.row_scores import ChunkColumn, row_scores
 from calibscale.recalibration.score_changes import AREA, CLUSTER_CELLS, with_limits
 from calibscale.results.audit_results import ScoreChange
 from calibscale.session import Session
@@ -26,21 +26,19 @@ _HISTOGRAM = ScoreHistogram("positive")
 _BEFORE, _EVENT, _AFTER = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class _EventProbability:
+class _EventProbability(ChunkColumn):
     """Predicted probability of the event of two classes, as a column of rows."""
 
-    name: str = "probability of the event"
+    name = "probability of the event"
 
     def of(self, chunk: Chunk) -> Floats:
         return chunk.event("positive").p
 
 
-@dataclass(frozen=True)
-class _Event:
+class _Event(ChunkColumn):
     """Whether the event has occurred, 0 or 1, as a column of rows."""
 
-    name: str = "event"
+    name = "event"
 
     def of(self, chunk: Chunk) -> Floats:
         return (chunk.labels == 1).astype(np.float64)
@@ -53,7 +51,7 @@ _COLUMNS = (_EventProbability(), _Event())
 
 
 @dataclass(frozen=True)
-class FoldScores(Statistic):
+class RankedScores(Statistic):
     """Weights of events and of other rows by the probability in a column, in a fold of the rows.
 
     The state is that of `ScoreHistogram`, with Σw·event for −Σwδ, and 0 for Σwp and for the
@@ -85,7 +83,7 @@ def _held(fold: Fold | None, chunk: Any) -> Any:
     return np.ones(len(chunk), bool) if fold is None else fold.holds(chunk.units)
 
 
-class _Ranks(NamedTuple):
+class RanksOfScores(NamedTuple):
     """Ranks of scores among the events and among the other rows.
 
     `keys` are the scores in increasing order, or numbers of cells (c,).  `others_below` has the
@@ -103,8 +101,8 @@ class _Ranks(NamedTuple):
     error: float
 
     @classmethod
-    def of(cls, state: ScoreState) -> _Ranks:
-        """Ranks from the weights by score, see `FoldScores`.
+    def of(cls, state: ScoreState) -> RanksOfScores:
+        """Ranks from the weights by score, see `RankedScores`.
 
         The area is the probability that an event has a larger score than another row, where equal
         scores count half [Hanley & McNeil, Radiology 143 (1982)].  Rows of one cell count as equal,
@@ -152,17 +150,18 @@ class _Ranks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Influences:
+class AreaInfluences:
     """Influence of rows on the mean change of the area over the folds.
 
     `ranks` has those before and after the change by fold, and `shares` the weights of the folds.
     """
 
     folds: tuple[Fold | None, ...]
-    ranks: tuple[tuple[_Ranks, _Ranks], ...]
+    ranks: tuple[tuple[RanksOfScores, RanksOfScores], ...]
     shares: tuple[float, ...]
     change: float
     rows: int
+    columns: tuple[int, int] = (_BEFORE, _AFTER)
 
     def of(self, chunk: Any) -> Floats:
         """Influence of the rows of a chunk (c,)."""
@@ -172,8 +171,8 @@ class _Influences:
             rows = chunk.covariates[held]
             event, weights = rows[:, _EVENT] == 1.0, w[held]
             out[held] = share * (
-                after.influence(rows[:, _AFTER], event, weights)
-                - before.influence(rows[:, _BEFORE], event, weights)
+                after.influence(rows[:, self.columns[1]], event, weights)
+                - before.influence(rows[:, self.columns[0]], event, weights)
             )
         return out
 
@@ -185,7 +184,7 @@ class InfluenceMoments(Statistic):
     The pseudo-value of one of n rows with the influence ψ is change + nψ, as Σψ = 0.
     """
 
-    influences: _Influences = field(compare=False, repr=False)
+    influences: AreaInfluences = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> RowMomentState:
         return RowMomentState(np.zeros(()), np.zeros(()), np.zeros(3), np.zeros(4), np.zeros(5))
@@ -215,7 +214,7 @@ class ClusterInfluences(Statistic):
     The influence of a cluster is the sum over its rows [Obuchowski, Biometrics 53 (1997)].
     """
 
-    influences: _Influences = field(compare=False, repr=False)
+    influences: AreaInfluences = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> ClusterInfluenceState:
         return ClusterInfluenceState(np.zeros(CLUSTER_CELLS), np.zeros(CLUSTER_CELLS))
@@ -269,14 +268,14 @@ def order_change(
     names = session.source.covariate_names[: 2 * len(_COLUMNS)]
     parts: tuple[Fold | None, ...] = tuple(folds) or (None,)
     statistics = {
-        (fold, column): FoldScores(column, fold) for fold in parts for column in (_BEFORE, _AFTER)
+        (fold, column): RankedScores(column, fold) for fold in parts for column in (_BEFORE, _AFTER)
     }
     result = session.scan(statistics.values(), covariates=names)
     states = result.groups[None]
     ranks = tuple(
         (
-            _Ranks.of(states[statistics[fold, _BEFORE]]),
-            _Ranks.of(states[statistics[fold, _AFTER]]),
+            RanksOfScores.of(states[statistics[fold, _BEFORE]]),
+            RanksOfScores.of(states[statistics[fold, _AFTER]]),
         )
         for fold in parts
     )
@@ -300,7 +299,7 @@ def order_change(
     # move by the largest error.
     error = float(errors.sum())
     least = float(np.sign(change)) * max(abs(change) - error, 0.0)
-    influences = _Influences(parts, ranks, tuple(shares.tolist()), least, rows)
+    influences = AreaInfluences(parts, ranks, tuple(shares.tolist()), least, rows)
     sums: InfluenceMoments | ClusterInfluences = InfluenceMoments(influences)
     units = "rows"
     if cluster is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,18 +23,14 @@ from calibscale.session import Session
 LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
 
 
-@runtime_checkable
-class ChunkColumn(Protocol):
+class ChunkColumn(ABC):
     """Column of the rows of classes that is no score, such as a predicted probability."""
 
-    @property
-    def name(self) -> str:
-        """Name of the column."""
-        ...
+    name: ClassVar[str]
 
+    @abstractmethod
     def of(self, chunk: Chunk) -> Floats:
         """Value of each row of a chunk (c,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)

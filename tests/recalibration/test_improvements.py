@@ -174,9 +174,9 @@ def test_halves__keep_a_cluster_together(named):
         part = cs.from_arrays(
             logits=logits[fit_rows], labels=np.asarray(source.labels)[fit_rows], binary=True
         )
-        other = cs.recalibrate(part, "platt", validate=False).transform(logits=logits[~fit_rows])
+        half = cs.recalibrate(part, "platt", validate=False).transform(logits=logits[~fit_rows])
         # Newton's method stops at a relative precision of 1e-8.
-        np.testing.assert_allclose(values[~fit_rows], other, rtol=1e-6)
+        np.testing.assert_allclose(values[~fit_rows], half, rtol=1e-6)
         assert fit.counts.used == fit_rows.sum()
         assert fit.counts.unlabelled == 0
 
@@ -199,9 +199,9 @@ def test_cluster_of_a_call__is_the_cluster_of_its_session(named):
     assert by_session.changes[0].n == by_call.changes[0].n
     if not named:
         assert by_session.changes == by_call.changes
-    other, _ = clustered(named, seed=1)
-    fitted = cs.recalibrate(source, "platt", validate=other, cluster="patient")
-    judged = cs.recalibrate(source, "platt", validate=False).judged_on(other, cluster="patient")
+    new, _ = clustered(named, seed=1)
+    fitted = cs.recalibrate(source, "platt", validate=new, cluster="patient")
+    judged = cs.recalibrate(source, "platt", validate=False).judged_on(new, cluster="patient")
     assert fitted.improvement == judged.improvement
     with pytest.raises(cs.OptionError, match="planet"):
         cs.recalibrate(source, "platt", cluster="planet")
@@ -250,9 +250,9 @@ def test_halves_that_keep_the_predictions__do_not_judge_a_fit_that_changes_them(
     assert "the fits to halves of the rows keep the predictions" in note
     # Of calibrated predictions, the fit to all rows keeps them as well.
     even = cs.from_arrays(probabilities=p, labels=np.arange(50) % 2, binary=True, covariates=x)
-    kept = cs.recalibrate(even, "mc(depth=1)", covariates=("x0",)).improvement
-    assert kept.sentence.startswith("Recalibration keeps the log loss of rows that the fit")
-    assert kept.accuracy.change == 0.0
+    unchanged = cs.recalibrate(even, "mc(depth=1)", covariates=("x0",)).improvement
+    assert unchanged.sentence.startswith("Recalibration keeps the log loss of rows that the fit")
+    assert unchanged.accuracy.change == 0.0
 
 
 def test_few_rows__have_a_note_in_place_of_an_improvement():

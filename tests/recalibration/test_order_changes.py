@@ -22,8 +22,8 @@ def columns():
     rng = np.random.default_rng(4)
     p = rng.beta(0.8, 1.2, ROWS).round(3)
     y = (rng.random(ROWS) < p).astype(int)
-    other = expit(logit(p.clip(0.01, 0.99)) + rng.normal(0.0, 0.7, ROWS)).round(2)
-    return p, other, np.where(rng.random(ROWS) < 0.1, -1, y), rng.gamma(2.0, size=ROWS)
+    moved = expit(logit(p.clip(0.01, 0.99)) + rng.normal(0.0, 0.7, ROWS)).round(2)
+    return p, moved, np.where(rng.random(ROWS) < 0.1, -1, y), rng.gamma(2.0, size=ROWS)
 
 
 def source_of(p, y, weights=None, **options):
@@ -49,15 +49,15 @@ def change_of(before, after, **options):
 
 @pytest.mark.parametrize("session", [{"scheduler": "serial"}, {"block_rows": 90}])
 def test_areas__are_those_of_sums_over_pairs(columns, session):
-    p, other, y, weights = columns
-    known = y >= 0
-    change = change_of(source_of(p, y, weights), source_of(other, y, weights), session=session)
-    parts = [placements(q[known], y[known], weights[known]) for q in (p, other)]
-    assert change.n == known.sum()
+    p, moved, y, weights = columns
+    labelled = y >= 0
+    change = change_of(source_of(p, y, weights), source_of(moved, y, weights), session=session)
+    parts = [placements(q[labelled], y[labelled], weights[labelled]) for q in (p, moved)]
+    assert change.n == labelled.sum()
     assert change.before == pytest.approx(parts[0][0], rel=1e-12)
     assert change.after == pytest.approx(parts[1][0], rel=1e-12)
-    for stated, q in ((change.before, p), (change.after, other)):
-        expected = roc_auc_score(y[known], q[known], sample_weight=weights[known])
+    for stated, q in ((change.before, p), (change.after, moved)):
+        expected = roc_auc_score(y[labelled], q[labelled], sample_weight=weights[labelled])
         assert stated == pytest.approx(expected, rel=1e-12)
     # Limits of DeLong's error with a normal quantile, which those for skewed rows are near to.
     error = np.sqrt(np.sum((parts[1][1] - parts[0][1]) ** 2))
@@ -68,26 +68,28 @@ def test_areas__are_those_of_sums_over_pairs(columns, session):
 
 
 def test_clusters__are_the_units_of_the_error(columns, rng):
-    p, other, y, weights = columns
+    p, moved, y, weights = columns
     cluster = rng.integers(0, 30, ROWS).astype(float)
-    before, after = (source_of(q, y, weights, covariates={"patient": cluster}) for q in (p, other))
+    before, after = (source_of(q, y, weights, covariates={"patient": cluster}) for q in (p, moved))
     change = change_of(before, after, cluster="patient")
-    known = y >= 0
-    (_, first), (_, second) = (placements(q[known], y[known], weights[known]) for q in (p, other))
-    sums = np.bincount(cluster[known].astype(int), second - first)
+    labelled = y >= 0
+    (_, first), (_, second) = (
+        placements(q[labelled], y[labelled], weights[labelled]) for q in (p, moved)
+    )
+    sums = np.bincount(cluster[labelled].astype(int), second - first)
     # 30 clusters: the quantile is Student's with the freedom of their squares.
     half = 0.5 * (change.high - change.low)
     assert 1.96 < half / np.sqrt(sums @ sums) < 2.6
 
 
 def test_folds__are_judged_by_their_own_pairs(columns):
-    p, other, y, _ = columns
-    change = change_of(source_of(p, y), source_of(other, y), folds=folds_of(2))
-    known = y >= 0
+    p, moved, y, _ = columns
+    change = change_of(source_of(p, y), source_of(moved, y), folds=folds_of(2))
+    labelled = y >= 0
     areas, pairs = [], []
     for fold in folds_of(2):
-        rows = known & fold.holds(np.arange(ROWS))
-        areas.append([roc_auc_score(y[rows], q[rows]) for q in (p, other)])
+        rows = labelled & fold.holds(np.arange(ROWS))
+        areas.append([roc_auc_score(y[rows], q[rows]) for q in (p, moved)])
         pairs.append((y[rows] == 1).sum() * (y[rows] == 0).sum())
     expected = np.average(areas, axis=0, weights=pairs)
     assert (change.before, change.after) == pytest.approx(tuple(expected), rel=1e-12)
@@ -96,9 +98,14 @@ def test_folds__are_judged_by_their_own_pairs(columns):
 def test_increasing_map__has_the_same_area_but_for_ties(columns):
     p, _, y, weights = columns
     before = source_of(p, y, weights)
-    kept = change_of(before, source_of(expit(0.7 * logit(p)), y, weights), keeps_order=True)
-    assert (kept.change, kept.low, kept.high, kept.p_value) == (0.0, 0.0, 0.0, 1.0)
-    assert kept.after == kept.before
+    unchanged = change_of(before, source_of(expit(0.7 * logit(p)), y, weights), keeps_order=True)
+    assert (unchanged.change, unchanged.low, unchanged.high, unchanged.p_value) == (
+        0.0,
+        0.0,
+        0.0,
+        1.0,
+    )
+    assert unchanged.after == unchanged.before
     # A steep map makes ties at 0 and 1 by rounding, which cost area.
     steep = change_of(before, source_of(expit(90.0 * logit(p)), y, weights), keeps_order=True)
     assert steep.change < 0
@@ -111,9 +118,9 @@ def test_cells__have_an_error_that_covers_the_area():
     rng = np.random.default_rng(5)
     p = rng.random(80_000)
     y = (rng.random(80_000) < p).astype(int)
-    other = np.clip(p + rng.normal(0.0, 0.05, 80_000), 0.0, 1.0)
-    change = change_of(source_of(p, y), source_of(other, y))
-    exact = [roc_auc_score(y, q) for q in (p, other)]
+    moved = np.clip(p + rng.normal(0.0, 0.05, 80_000), 0.0, 1.0)
+    change = change_of(source_of(p, y), source_of(moved, y))
+    exact = [roc_auc_score(y, q) for q in (p, moved)]
     # Half of the share of pairs in one of 2^16 cells is about 2^-17.
     assert (change.before, change.after) == pytest.approx(tuple(exact), abs=2e-5)
     assert change.low < exact[1] - exact[0] < change.high
@@ -121,21 +128,21 @@ def test_cells__have_an_error_that_covers_the_area():
 
 
 def test_one_class__has_no_area(columns):
-    p, other, *_ = columns
+    p, moved, *_ = columns
     y = np.zeros(ROWS, int)
-    change = change_of(source_of(p, y), source_of(other, y))
+    change = change_of(source_of(p, y), source_of(moved, y))
     assert (change.before, change.change, change.low) == (None, None, None)
 
 
 def test_statistics_of_influence__merge(columns):
-    """Sums over two parts of the rows are those of all rows."""
-    p, other, y, weights = columns
-    whole = change_of(source_of(p, y, weights), source_of(other, y, weights))
+    """Parts of the rows have the same sums as all rows."""
+    p, moved, y, weights = columns
+    in_one = change_of(source_of(p, y, weights), source_of(moved, y, weights))
     pieces = change_of(
-        source_of(p, y, weights), source_of(other, y, weights), session={"block_rows": 37}
+        source_of(p, y, weights), source_of(moved, y, weights), session={"block_rows": 37}
     )
-    assert pieces.low == pytest.approx(whole.low, rel=1e-9)
-    assert pieces.high == pytest.approx(whole.high, rel=1e-9)
+    assert pieces.low == pytest.approx(in_one.low, rel=1e-9)
+    assert pieces.high == pytest.approx(in_one.high, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_limits_with_clusters__are_those_of_the_sums_of_clusters(columns, rng, o
     cluster = rng.integers(0, 24, ROWS).astype(float)
     region = np.where(cluster < 12, "north", "south")
     moved, exchanged = expit(0.7 * logit(p)), expit(0.8 * logit(p) + 0.1)
-    known = y >= 0
+    labelled = y >= 0
     losses = [-np.log(np.where(y == 1, q, 1 - q)) for q in (p, moved, exchanged)]
     source, after, again = (
         clustered_source(columns, cluster, q, region=region) for q in (p, moved, exchanged)
@@ -123,9 +123,12 @@ def test_limits_with_clusters__are_those_of_the_sums_of_clusters(columns, rng, o
         crossed = score_changes(session, after, [cs.NLL()], exchanged=again, cluster="patient")
     change, distance = losses[1] - losses[0], losses[2] - losses[1]
     parts = [
-        (plain.scores[0], known, 0.95, None),
-        (crossed.scores[0], known, 0.95, distance),
-        *((group, known & (region == group.group), 1.0 - 0.05 / 2, None) for group in plain.groups),
+        (plain.scores[0], labelled, 0.95, None),
+        (crossed.scores[0], labelled, 0.95, distance),
+        *(
+            (group, labelled & (region == group.group), 1.0 - 0.05 / 2, None)
+            for group in plain.groups
+        ),
     ]
     assert len(plain.groups) == 2
     for stated, rows, level, apart in parts:

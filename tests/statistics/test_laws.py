@@ -36,6 +36,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.recalibration.affine_maps import AffineMap
 from calibscale.recalibration.class_losses import MapInputs
+from calibscale.recalibration.order_changes import AreaInfluences, RanksOfScores
 from calibscale.recalibration.parametric import TemperedLoss
 from calibscale.recalibration.score_changes import ChangeSums
 from calibscale.recalibration.score_ranks import (
@@ -130,6 +131,13 @@ GRID = np.linspace(0, 2, 9)[:, None]
 BY_TOP_LABEL = TopLabelScores((0, 1))
 CLASS_SLOPES = np.stack([np.linspace(0.5, 1.2, K), np.linspace(-0.3, 0.4, K)])
 ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
+# Ranks of three scores, for rows with the score and the event in their covariates.
+RANKS = RanksOfScores(
+    np.array([0.3, 0.6, 1.0]), True, np.arange(1.0, 4.0), np.arange(3.0, 0.0, -1.0), 4, 5, 0.6, 0.0
+)
+INFLUENCES = AreaInfluences(
+    (None,), ((RANKS, RANKS._replace(area=0.7)),), (1.0,), 0.1, ROWS, columns=(0, 0)
+)
 EXAMPLES = {
     "AtomResiduals": lambda cls: cls(
         ATOMS, 6, coarsened(ATOMS.accumulate(ATOMS.zero(K), _chunk()), 30).keys.tobytes()
@@ -165,6 +173,9 @@ EXAMPLES = {
     "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),
     "ChangeSums": lambda cls: cls(1),
     "ClusterChangeSums": lambda cls: cls(1),
+    "ClusterInfluences": lambda cls: cls(INFLUENCES),
+    "InfluenceMoments": lambda cls: cls(INFLUENCES),
+    "RankedScores": lambda cls: cls(0),
     "FirstImpossible": lambda cls: cls(),
     "FoldResiduals": lambda cls: cls("class_wise"),
     "GroupSums": lambda cls: cls(
@@ -363,6 +374,7 @@ CANONICAL = {
     "PITValues": lambda state: (*state[:3], *state.curve()),
     "PooledResiduals": lambda state: _sorted_rows(state, np.argsort(state.rows)),
     "RowPoints": lambda state: _sorted_rows(state, np.argsort(state.rows)),
+    "RankedScores": lambda state: state.sorted(),
     "ScoreHistogram": lambda state: state.sorted(),
     "Subset": lambda state: _sorted_rows(state, np.argsort(state.rows[0]), axis=1),
 }
