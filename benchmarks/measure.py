@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -30,6 +30,10 @@ _PACKAGES = ("calibscale", "numpy", "scipy", "numba", "zarr", "dask", "distribut
 
 class NotInstalled(Exception):
     """The child lacks a package."""
+
+
+class OverLimit(Exception):
+    """A run exceeded a limit, and its process has ended. The message is ``time`` or ``memory``."""
 
 
 # ---------------------------------------------------------------- fresh processes
@@ -56,6 +60,27 @@ class Measurement:
     @property
     def value(self) -> Any:
         return self.values[-1]
+
+
+class Run(NamedTuple):
+    """One run of a piece of work. Bytes are resident, children included."""
+
+    seconds: float
+    cpu_seconds: float  # of all threads of the process, not of its children
+    value: Any
+    before: int  # just before the run
+    peak: int  # during the run
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most seconds and resident bytes of one run."""
+
+    seconds: float = math.inf
+    memory: float = math.inf
+
+
+NO_LIMITS = Limits()
 
 
 def measure(
@@ -93,23 +118,51 @@ def measure_in_turn(
     Every round runs each of them once, so that ratios are of adjacent runs.
     """
     with ExitStack() as stack:
-        children = {
-            name: stack.enter_context(_Child(piece, python, environment))
+        workers = {
+            name: stack.enter_context(Worker(piece, python, environment))
             for name, piece in pieces.items()
         }
+        runs_of: dict[str, list[Run]] = {name: [] for name in workers}
         for _ in range(runs):
-            for child in children.values():
-                child.run()
-        return {name: child.measurement for name, child in children.items()}
+            for name, worker in workers.items():
+                runs_of[name].append(worker.run())
+        return {name: _measurement(of_worker) for name, of_worker in runs_of.items()}
 
 
-class _Child:
-    """A fresh process that has prepared a piece of work, and runs it on request."""
+def _measurement(runs: list[Run]) -> Measurement:
+    return Measurement(
+        seconds=[run.seconds for run in runs],
+        cpu_seconds=[run.cpu_seconds for run in runs],
+        values=[run.value for run in runs],
+        before=runs[0].before,
+        peak=max(run.peak for run in runs),
+    )
+
+
+class Worker:
+    """A fresh process that has prepared a piece of work, and runs it on request.
+
+    Parameters
+    ----------
+    piece : tuple
+        ``module:function`` and its JSON arguments, see `measure`.
+    limits : Limits
+        A run beyond a limit ends the process.
+
+    Raises
+    ------
+    NotInstalled, RuntimeError
+        See `measure`.
+    """
 
     def __init__(
-        self, piece: tuple[Any, ...], python: str, environment: dict[str, str] | None
+        self,
+        piece: tuple[Any, ...],
+        python: str = sys.executable,
+        environment: dict[str, str] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        self._piece = piece
+        self._piece, self._limits = piece, limits
         self._open = ExitStack()
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (the stack closes it)
         self._errors = self._open.enter_context(errors)
@@ -123,8 +176,6 @@ class _Child:
                 env={**os.environ, **(environment or {})},
             )
         )
-        self._found: list[Any] = []
-        self._before, self._peak = 0, 0
         ready = self._answer()
         if ready != "ready":
             self._open.close()
@@ -138,20 +189,33 @@ class _Child:
             raise RuntimeError(f"{self._piece} failed:\n{self._errors.read()}")
         return json.loads(line)
 
-    def run(self) -> None:
-        with _Sampler(self._process.pid) as sampler:
-            self._before = self._before or sampler.peak
-            self._process.stdin.write("go\n")  # type: ignore[union-attr]
+    def run(self, *arguments: Any) -> Run:
+        """Run the work once, with JSON arguments.
+
+        Raises
+        ------
+        OverLimit
+            If the run exceeds a limit.
+        RuntimeError
+            If the work fails.
+        """
+        with _Sampler(self._process, self._limits) as sampler:
+            before = sampler.peak
+            self._process.stdin.write(json.dumps(arguments) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
-            self._found.append(self._answer())
-        self._peak = max(self._peak, sampler.peak)
+            try:
+                answer = self._answer()
+            except RuntimeError:
+                # A process that the sampler has ended answers nothing.
+                if sampler.exceeded:
+                    raise OverLimit(sampler.exceeded) from None
+                raise
+        if answer == "MemoryError":
+            self._process.kill()
+            raise OverLimit("memory")
+        return Run(*answer, before, sampler.peak)
 
-    @property
-    def measurement(self) -> Measurement:
-        seconds, cpu_seconds, values = map(list, zip(*self._found, strict=True))
-        return Measurement(seconds, cpu_seconds, values, self._before, self._peak)
-
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,15 +223,20 @@ class _Child:
 
 
 class _Sampler(threading.Thread):
-    """Follows the resident memory of a process and all its children until the context ends."""
+    """Follows the resident memory of a process and all its children until the context ends.
 
-    def __init__(self, pid: int) -> None:
+    It ends a process that exceeds a limit, and says in `exceeded` which one.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], limits: Limits) -> None:
         import psutil
 
         super().__init__(daemon=True)
         self._gone = psutil.Error
-        self._root = psutil.Process(pid)
+        self._process, self._limits = process, limits
+        self._root = psutil.Process(process.pid)
         self._ended = threading.Event()
+        self.exceeded = ""
         self.peak = self._resident(self._family())
 
     def _family(self) -> list[Any]:
@@ -183,11 +252,20 @@ class _Sampler(threading.Thread):
         return total
 
     def run(self) -> None:
-        family, looked = self._family(), time.monotonic()
+        started = looked = time.monotonic()
+        family = self._family()
         while not self._ended.wait(_SAMPLE_SECONDS):
-            if time.monotonic() - looked > 0.5:  # looking for children is slow
-                family, looked = self._family(), time.monotonic()
+            now = time.monotonic()
+            if now - looked > 0.5:  # looking for children is slow
+                family, looked = self._family(), now
             self.peak = max(self.peak, self._resident(family))
+            if self.peak > self._limits.memory:
+                self.exceeded = "memory"
+            elif now - started > self._limits.seconds:
+                self.exceeded = "time"
+            if self.exceeded:
+                self._process.kill()
+                return
 
     def __enter__(self) -> _Sampler:
         self.start()
@@ -209,9 +287,13 @@ def _serve(prepare: str, arguments: str) -> None:
         print(json.dumps(f"{error.name} is not installed"), file=channel)
         return
     print(json.dumps("ready"), file=channel)
-    for _ in sys.stdin:
+    for request in sys.stdin:
         started, cpu_started = time.perf_counter(), time.process_time()
-        value = work()
+        try:
+            value = work(*json.loads(request))
+        except MemoryError:
+            print(json.dumps("MemoryError"), file=channel)
+            return
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         print(json.dumps([seconds, cpu_seconds, value]), file=channel)
 
@@ -266,6 +348,10 @@ class Settings:
     results: Path = RESULTS
     peers_python: str = sys.executable
     largest: bool = True
+    # Of the benchmark `compare`.
+    compare_rows: int = 10_000_000
+    input_bytes: int = 400_000_000
+    limits: Limits = Limits(seconds=20.0, memory=6e9)
 
     def rows(self, rows: int) -> int:
         return max(1000, rows // 100) if self.small else rows

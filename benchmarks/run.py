@@ -10,7 +10,7 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
-from measure import RESULTS, Settings, usable_cores
+from measure import RESULTS, Limits, Settings, usable_cores
 
 NAMES = (
     "golden",
@@ -21,6 +21,7 @@ NAMES = (
     "scaling",
     "peers",
     "conventions",
+    "compare",
     "excess_coverage",
     "selection",
     "pairs",
@@ -41,6 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="default benchmarks/results")
     parser.add_argument("--skip-largest", action="store_true", help="no 10^6 x 1000 (4 GB)")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers")
+    compare = parser.add_argument_group("compare")
+    compare.add_argument(
+        "--largest", type=int, default=Settings.compare_rows, help="rows; default 10^7"
+    )
+    compare.add_argument(
+        "--input-bytes",
+        type=int,
+        default=Settings.input_bytes,
+        help="most bytes of the predictions of a size; default 4 * 10^8",
+    )
+    compare.add_argument(
+        "--limit-seconds", type=float, default=Settings.limits.seconds, help="of a run; default 20"
+    )
+    compare.add_argument(
+        "--limit-bytes", type=float, default=Settings.limits.memory, help="of a run; default 6e9"
+    )
     parsed = parser.parse_args(arguments)
     unknown = set(parsed.names) - set(NAMES)
     if unknown:
@@ -58,6 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
             results=parsed.results or (folder / "results" if parsed.small else RESULTS),
             peers_python=parsed.python,
             largest=not parsed.skip_largest,
+            compare_rows=parsed.largest,
+            input_bytes=parsed.input_bytes,
+            limits=Limits(parsed.limit_seconds, parsed.limit_bytes),
         )
         missed = 0
         for name in parsed.names or NAMES:
