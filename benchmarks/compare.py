@@ -24,7 +24,14 @@ RUNS = ((0.1, 7), (3.0, 3), (float("inf"), 1))
 
 def run(settings: Settings) -> Report:
     report = Report("compare", settings)
-    for task in TASKS:
+    limits = settings.limits
+    report.row(
+        what="limits",
+        seconds=limits.seconds,
+        bytes=limits.memory,
+        input_bytes=settings.input_bytes,
+    )
+    for task in settings.tasks or TASKS:
         _Contest(task, settings, report).run()
         report.write()  # a run that is interrupted leaves the tasks before
     return report

@@ -10,6 +10,7 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
+from compare_contestants import TASKS
 from measure import RESULTS, Limits, Settings, usable_cores
 
 NAMES = (
@@ -58,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     compare.add_argument(
         "--limit-bytes", type=float, default=Settings.limits.memory, help="of a run; default 6e9"
     )
+    compare.add_argument(
+        "--task", action="append", default=[], choices=list(TASKS), help="default: all of them"
+    )
     parsed = parser.parse_args(arguments)
     unknown = set(parsed.names) - set(NAMES)
     if unknown:
@@ -77,6 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
             largest=not parsed.skip_largest,
             compare_rows=parsed.largest,
             input_bytes=parsed.input_bytes,
+            tasks=tuple(parsed.task),
             limits=Limits(parsed.limit_seconds, parsed.limit_bytes),
         )
         missed = 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import compare_tables
 from measure import RESULTS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -149,6 +150,10 @@ def rewrite(text: str, name: str, table: str) -> str:
     return f"{before}{start}\n{table}\n{end}{after}"
 
 
+# Benchmarks with the results of tables that have other names.
+_SOURCES = {"delays": "alarms", **dict.fromkeys(compare_tables.TABLES, "compare")}
+
+
 def main(page: Path, results: Path = RESULTS) -> None:
     text = page.read_text()
     tables = {
@@ -162,13 +167,18 @@ def main(page: Path, results: Path = RESULTS) -> None:
         "nightly": nightly,
         "alarms": alarms,
         "delays": delays,
+        **compare_tables.TABLES,
     }
     for name, lines in tables.items():
         if f"<!-- benchmark: {name} -->" not in text:
             continue
-        source = "alarms" if name == "delays" else name
-        result = json.loads((results / f"{source}.json").read_text())
-        text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
+        path = results / f"{_SOURCES.get(name, name)}.json"
+        result = json.loads(path.read_text()) if path.exists() else {"table": []}
+        rows = lines(result["table"])
+        if len(rows) < 2:  # a head alone
+            print(f"{name}: no results, the table is left as it is")
+            continue
+        text = rewrite(text, name, markdown(rows, result["environment"]))
     page.write_text(text)
 
 

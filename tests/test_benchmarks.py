@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.image import imread
 
 from tests.support.slow_cases import some_slow
 
@@ -25,10 +27,13 @@ IN_TABLES = (
     "nightly",
     "alarms",
 )
-NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal", "excess_coverage")
+NAMES = (
+    *("golden", "exact", "start", "reads", "scaling", "subnormal", "excess_coverage"),
+    "compare",
+)
 SLOW = {
     *("alarms", "forecasts", "levels", "nightly", "pairs", "peers"),
-    *("scale", "scaling", "selection", "start", "subnormal", "excess_coverage"),
+    *("scale", "scaling", "selection", "start", "subnormal", "excess_coverage", "compare"),
 }
 EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 
@@ -75,6 +80,80 @@ def _check_table(name: str, results: Path, readme: Path) -> None:
         assert len(re.findall(r"^\| (?:binary|10 classes), ", text, re.MULTILINE)) == 26
     _python("table.py", readme, results)
     assert readme.read_text() == text
+
+
+def _compare(results: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """Rows of a small comparison of one task, and its table."""
+    task = "kernel_top"
+    page = results / "page.md"
+    results.mkdir()
+    page.write_text(f"<!-- benchmark: compare_{task} -->\n<!-- end -->\n")
+    _python("run.py", "compare", "--small", "--task", task, "--results", results, *options)
+    _python("table.py", page, results)
+    return json.loads((results / "compare.json").read_text())["table"], page.read_text()
+
+
+def test_compare__measures_and_draws_the_contestants(tmp_path: Path) -> None:
+    rows, table = _compare(tmp_path / "results")
+    runs = {(row["by"], row["rows"], row["classes"]): row for row in rows if row["what"] == "run"}
+    for by in ("calibscale", "NumPy, all pairs"):
+        for size in ((1000, 2), (3000, 2), (1000, 10), (3000, 10)):
+            run = runs[by, *size]
+            assert 0.0 < run["seconds"] < 60.0
+            if by == "NumPy, all pairs":
+                assert run["extra_mb"] > 8e-6 * size[0] ** 2  # its matrix of float64
+    (difference,) = (
+        row for row in rows if row["what"] == "difference" and row["by"] == "NumPy, all pairs"
+    )
+    assert difference["difference"] < 1e-9  # both in float64
+    assert re.search(r"\| 3,000 \| 10 \| .*\d m?s\S*, \d+ MB", table), table
+
+    _python("compare_plots.py", tmp_path / "results", tmp_path)
+    picture = imread(tmp_path / "compare_kernel_top.png")
+    height, width, _ = picture.shape
+    # Two rows of panels, and a legend beside them.
+    assert width > height > 500
+    assert picture[: height // 2].std() > 0.05
+    assert picture[height // 2 :].std() > 0.05
+
+
+def test_compare__states_what_exceeds_a_limit(tmp_path: Path) -> None:
+    # calibscale alone has more, and the matrices of the dense formula from 3,000 rows.
+    rows, table = _compare(tmp_path / "results", "--limit-bytes", "130e6")
+    states = {
+        (row["by"], row["rows"]): row["state"]
+        for row in rows
+        if row["what"] == "run" and row["classes"] == 2
+    }
+    assert states["calibscale", 1000] == "memory limit"
+    assert states["calibscale", 3000] == "not tried"
+    assert states["NumPy, all pairs", 1000] == "measured"
+    assert states["NumPy, all pairs", 3000] == "memory limit"
+    assert "over 0.13 GB" in table
+    assert "not tried" in table
+
+
+def test_worker__ends_a_run_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pieces.py").write_text(
+        "import time\n"
+        "def sleeping():\n    return time.sleep\n"
+        "def allocating():\n    return lambda size: len(bytearray(b'1') * size)\n"
+    )
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from measure import Limits, OverLimit, Worker
+
+    path = {"PYTHONPATH": str(tmp_path)}
+    limits = Limits(seconds=2.0, memory=300e6)
+    with Worker(("pieces:sleeping",), environment=path, limits=limits) as worker:
+        assert worker.run(0.01).seconds < 2.0
+        with pytest.raises(OverLimit, match="time"):
+            worker.run(60.0)
+    with Worker(("pieces:allocating",), environment=path, limits=limits) as worker:
+        run = worker.run(100_000_000)
+        assert run.value == 100_000_000
+        assert run.peak - run.before > 90e6
+        with pytest.raises(OverLimit, match="memory"):
+            worker.run(10**14)  # more than there is
 
 
 @pytest.mark.parametrize(
