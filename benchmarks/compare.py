@@ -12,7 +12,7 @@ from typing import Any
 
 import compare_data
 from compare_contestants import TASKS, Contestant, Values
-from measure import NotInstalled, OverLimit, Report, Run, Settings, Worker
+from measure import Limits, NotInstalled, OverLimit, Report, Run, Settings, Worker
 
 ROWS = tuple(10**power for power in range(3, 9))
 CLASSES = (2, 10, 100, 1000)
@@ -149,8 +149,7 @@ class _Contest:
         try:
             if entrant.worker is None:
                 self._start(entrant, cell)
-            assert entrant.worker is not None
-            entrant.version = entrant.worker.run("load", str(cell)).value
+            entrant.version = self._load(entrant, cell)
         except NotInstalled:
             entrant.is_installed = False
             return "not installed"
@@ -177,7 +176,7 @@ class _Contest:
             return
         entrant.has_started = True
         # The first small call compiles, or loads what is compiled.
-        entrant.worker.run("load", str(cell))
+        self._load(entrant, cell)
         self._report.row(
             what="start",
             task=self._task,
@@ -185,6 +184,12 @@ class _Contest:
             import_seconds=imported - started,
             first_call_seconds=time.perf_counter() - imported,
         )
+
+    def _load(self, entrant: _Entrant, cell: Path) -> str | None:
+        """Load the data without a limit of time, which is a limit of the task, not of the disk."""
+        assert entrant.worker is not None
+        limits = Limits(memory=self._settings.limits.memory)
+        return entrant.worker.run("load", str(cell), limits=limits).value
 
     def _one_run(self, entrant: _Entrant, classes: int) -> str:
         assert entrant.worker is not None

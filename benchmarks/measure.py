@@ -189,8 +189,8 @@ class Worker:
             raise RuntimeError(f"{self._piece} failed:\n{self._errors.read()}")
         return json.loads(line)
 
-    def run(self, *arguments: Any) -> Run:
-        """Run the work once, with JSON arguments.
+    def run(self, *arguments: Any, limits: Limits | None = None) -> Run:
+        """Run the work once, with JSON arguments, within other limits if they are given.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Worker:
         RuntimeError
             If the work fails.
         """
-        with _Sampler(self._process, self._limits) as sampler:
+        with _Sampler(self._process, limits or self._limits) as sampler:
             before = sampler.peak
             self._process.stdin.write(json.dumps(arguments) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
