@@ -312,32 +312,37 @@ def class_hessians(loss: ClassLoss, chunk: Chunk) -> Floats:
 class Shrinkage:
     """Penalty of coefficients, as by normal priors with these standard deviations.
 
-    Slopes deviate from a common slope by `slope_spread`, and the common slope from 1 by
-    `common_spread`.  Intercepts, and entries of a matrix off the diagonal, deviate from 0 by
-    `intercept_spread` and `off_diagonal_spread`.  The penalty is minimal over the common slope.
+    Slopes deviate from a common slope by `slope_spread`, and the common slope from `centre` by
+    `common_spread`, which is 0 for a known common slope.  Intercepts, and entries of a matrix off
+    the diagonal, deviate from 0 by `intercept_spread` and `off_diagonal_spread`.  The penalty is
+    minimal over the common slope.
     """
 
     slope_spread: float
     intercept_spread: float
     off_diagonal_spread: float
     common_spread: float = 1.0
+    centre: float = 1.0
 
     def common_weights(self, classes: int) -> tuple[float, float]:
-        """Weight of each slope, and of 1, in the common slope."""
-        each = self.slope_spread**-2
-        total = classes * each + self.common_spread**-2
-        return each / total, self.common_spread**-2 / total
+        """Weight of each slope, and of the centre, in the common slope."""
+        # Precision of a slope relative to the precision of the centre, which may be infinite.
+        each = (self.common_spread / self.slope_spread) ** 2
+        total = classes * each + 1.0
+        return each / total, 1.0 / total
 
     def common(self, coefficients: Floats) -> float:
         """Common slope, for which the penalty is minimal."""
         slopes = slopes_of(coefficients)
         each, fixed = self.common_weights(len(slopes))
-        return float(each * slopes.sum() + fixed)
+        return float(each * slopes.sum() + fixed * self.centre)
 
     def penalty(self, coefficients: Floats) -> float:
         """½ Σ (deviation / spread)²."""
         deviations = self._deviations(coefficients)
-        common = (self.common(coefficients) - 1.0) / self.common_spread
+        common = 0.0
+        if self.common_spread > 0.0:
+            common = (self.common(coefficients) - self.centre) / self.common_spread
         return 0.5 * float((deviations**2 * self.precisions(coefficients.shape)).sum() + common**2)
 
     def gradient(self, coefficients: Floats) -> Floats:

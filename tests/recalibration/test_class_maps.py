@@ -15,7 +15,7 @@ import calibscale as cs
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.data.store import LogitStore
 from calibscale.errors import OptionError
-from calibscale.recalibration import class_losses, class_maps
+from calibscale.recalibration import class_losses, class_map_search
 from calibscale.recalibration.class_maps import DirichletCalibration, MatrixScaling, VectorScaling
 from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
@@ -195,15 +195,15 @@ def test_fit__begun_by_a_sample_ends_at_the_minimum_of_all_rows(monkeypatch, met
     rows = drawn(4000, 10, scale=3.0)
     source = cs.from_arrays(logits=rows.z, labels=rows.y, weights=rows.w)
     whole = method.fit(source)
-    monkeypatch.setattr(class_maps, "_SAMPLED_ROWS", 300)
+    monkeypatch.setattr(class_map_search, "_SAMPLED_ROWS", 300)
     sampled = method.fit(source)
     np.testing.assert_allclose(sampled.coefficients, whole.coefficients, atol=1e-7)
     # Without exact second derivatives the search takes more passes, and has the same end.
-    monkeypatch.setattr(class_maps, "_MAX_ERRORS", 10)
+    monkeypatch.setattr(class_map_search, "_MAX_ERRORS", 10)
     approximate = method.fit(source)
     np.testing.assert_allclose(approximate.coefficients, whole.coefficients, atol=1e-7)
     assert not len(approximate.errors)
-    monkeypatch.setattr(class_maps, "_MAX_JOINT", 10)
+    monkeypatch.setattr(class_map_search, "_MAX_JOINT", 10)
     by_class = method.fit(source)
     np.testing.assert_allclose(by_class.coefficients, whole.coefficients, atol=1e-7)
 
