@@ -19,14 +19,14 @@ except ImportError as error:
 class LogitScaling(torch.nn.Module):
     """Module that returns recalibrated logits, of which a softmax is the recalibrated prediction.
 
-    It is for fits of ``identity``, ``temperature``, ``platt``, ``vector``, ``matrix`` and
-    ``dirichlet``, which are linear maps of logits or of log-probabilities.  Nothing leaves the
-    device of the logits, and gradients pass through the module to the network, for example to train
-    or to attack it with the recalibration in place.  The numbers of the fit are buffers: they move
-    with `torch.nn.Module.to`, are in the `state_dict`, and are not trained.  The logits of a
-    class that is excluded by −∞ remain −∞, unless the slope is not positive, which only a fit of
-    ``platt`` has: then it is finite, as the one that `calibscale.FittedRecalibration.transform`
-    uses.
+    It is for fits of ``identity``, ``temperature``, ``platt``, ``vector``, ``matrix``,
+    ``dirichlet`` and ``structured``, which are linear maps of logits or of log-probabilities.
+    Nothing leaves the device of the logits, and gradients pass through the module to the network,
+    for example to train or to attack it with the recalibration in place.  The numbers of the fit
+    are buffers: they move with `torch.nn.Module.to`, are in the `state_dict`, and are not trained.
+    The logits of a class that is excluded by −∞ remain −∞, unless the slope is not positive, which
+    only a fit of ``platt`` has: then it is finite, as the one that
+    `calibscale.FittedRecalibration.transform` uses.
 
     A module loads the state of another one only if both have the same inputs of the linear map:
     logits, log-probabilities, or centred log-probabilities.

@@ -205,11 +205,11 @@ def _probmetrics(name: str) -> Method:
 
 OURS_OF_TWO = (
     *("identity", "temperature", "platt", "beta", "spline", "isotonic", "venn_abers", "bbq"),
-    *("histogram", "auto"),
+    *("histogram", "ensemble_temperature", "auto"),
 )
 OURS_OF_MORE = (
-    *("identity", "temperature", "vector", "matrix", "dirichlet", "one_vs_rest"),
-    *("top_label_histogram", "auto"),
+    *("identity", "temperature", "ensemble_temperature", "vector", "matrix", "dirichlet"),
+    *("structured", "one_vs_rest", "top_label_histogram", "auto"),
 )
 
 

@@ -43,11 +43,11 @@ class Recalibration:
     Parameters
     ----------
     methods : str or sequence of str
-        ``temperature``, for three classes or more ``vector``, ``matrix``, ``dirichlet``,
-        ``one_vs_rest`` and ``top_label_histogram``, for two classes ``platt``, ``beta``,
-        ``spline``, ``isotonic``, ``venn_abers``, ``histogram``, ``bbq``, ``local_bias``, ``mc`` and
-        ``pmc``, or ``all`` that suit the number of classes.  Settings follow a name, such as
-        ``mc(depth=1, alpha=0.02)``.
+        ``temperature`` and ``ensemble_temperature``, for three classes or more ``vector``,
+        ``matrix``, ``dirichlet``, ``structured``, ``one_vs_rest`` and ``top_label_histogram``, for
+        two classes ``platt``, ``beta``, ``spline``, ``isotonic``, ``venn_abers``, ``histogram``,
+        ``bbq``, ``local_bias``, ``mc`` and ``pmc``, or ``all`` that suit the number of classes.
+        Settings follow a name, such as ``mc(depth=1, alpha=0.02)``.
     hold_out : float
         Share of the rows on which recalibration is evaluated.  The methods are fitted to the other
         rows.

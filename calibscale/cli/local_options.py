@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
 
 METHODS = (
-    "identity, temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, spline, "
-    "isotonic, venn_abers, histogram, top_label_histogram, bbq, local_bias, hierarchical, mc or pmc"
+    "identity, temperature, ensemble_temperature, vector, matrix, dirichlet, structured, "
+    "one_vs_rest, platt, beta, spline, isotonic, venn_abers, histogram, top_label_histogram, "
+    "bbq, local_bias, hierarchical, mc or pmc"
 )
 notion_option = click.option(
     "--notion",

@@ -1,4 +1,4 @@
-"""Recalibration of many classes by linear maps of log-probabilities: vector, matrix, Dirichlet."""
+"""Recalibration of many classes by linear maps of log-probabilities, with shrunk coefficients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibscale.recalibration.class_losses import (
 from calibscale.recalibration.class_map_search import ClassMapSearch, rows_per_weight
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore, linear_map
-from calibscale.recalibration.parametric import CLIP, clip_note
+from calibscale.recalibration.parametric import CLIP, clip_note, temperature_or_none
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
@@ -223,6 +223,7 @@ class MatrixScaling(_MixedSpreadMap):
     See Also
     --------
     DirichletCalibration : The same map of log-probabilities that are not centred.
+    StructuredScaling : The same map, shrunk more for more classes.
 
     Examples
     --------
@@ -270,6 +271,106 @@ class DirichletCalibration(_MixedSpreadMap):
 
     name: ClassVar[str] = "dirichlet"
     centred: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class StructuredScaling(_MixedMap):
+    """Structured matrix scaling p' = softmax((I + V + M) z / T + b), shrunk towards a temperature.
+
+    For 3 to 256 classes [Berta, Holzmüller, Jordan & Bach, AISTATS 2026, arXiv 2511.03685].  V is
+    diagonal, M has the entries off the diagonal, and z are centred logits as in `VectorScaling`.
+    The temperature T is fitted first, without shrinkage, and kept.  With n rows of mean weight 1,
+    V, M and b then minimise
+
+        mean(−log p'_y) + (K/n) (λ_b ‖b‖² + λ_V ‖V‖² + λ_M (K − 1) ‖M‖²).
+
+    So the shrinkage grows with the number K of classes, most of all of the K(K − 1) entries of M,
+    and fades with more rows.  In terms of `MatrixScaling`, intercepts have the spread 1/√(2 K λ_b),
+    slopes the spread 1/(T √(2 K λ_V)) about 1/T, and the other entries the spread
+    1/(T √(2 K (K − 1) λ_M)).  With weights, n is the effective number (Σw)²/Σw² of rows.
+
+    Where rows determine no temperature, because all of them are right or labels agree with the
+    predictions by chance, T is 1 and a note says so.  Standard errors are for a known T.
+
+    Parameters
+    ----------
+    intercept_strength, slope_strength, off_diagonal_strength : float
+        λ_b, λ_V and λ_M.
+    matrix : bool
+        Whether there are entries off the diagonal.  False is structured vector scaling (SVS).
+    clip : float
+        See `VectorScaling`.
+
+    See Also
+    --------
+    MatrixScaling : The same map, with a shrinkage that does not depend on the number of classes.
+    calibscale.recalibration.parametric.TemperatureScaling : The map that this one is shrunk to.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale.recalibration.class_maps import StructuredScaling
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(4000, 3))
+    >>> truth = np.exp(logits + [0.5, 0, -0.5])
+    >>> truth /= truth.sum(axis=1, keepdims=True)
+    >>> labels = (truth.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1)
+    >>> fitted = StructuredScaling().fit(calibscale.from_arrays(logits=logits, labels=labels))
+    >>> fitted.intercepts.round(1)
+    array([ 0.5,  0. , -0.5])
+    """
+
+    intercept_strength: float = 1.0
+    slope_strength: float = 1.0
+    off_diagonal_strength: float = 1.0
+    matrix: bool = True
+    clip: float = CLIP
+    name: ClassVar[str] = "structured"
+
+    def __post_init__(self) -> None:
+        _check_clip(self.clip)
+        for name in ("intercept_strength", "slope_strength", "off_diagonal_strength"):
+            strength = getattr(self, name)
+            # Within these limits, spreads are neither so small nor so large that rounding matters.
+            require(1e-4 <= strength <= 1e4, f"{name} must be in 1e-4..1e4", strength)
+
+    def coefficient_rows(self, classes: int) -> int:
+        return classes + 1 if self.matrix else 2
+
+    def shrinkage(self, classes: int, slope: float) -> Shrinkage:
+        """Shrinkage of K classes towards a slope, the inverse of a temperature."""
+        # λ ‖v‖² is ½ ‖v‖² / spread² for these spreads, in units of one row.
+        each = 2.0 * classes
+        of_others = each * (classes - 1) * self.off_diagonal_strength
+        return Shrinkage(
+            slope_spread=slope / math.sqrt(each * self.slope_strength),
+            intercept_spread=1.0 / math.sqrt(each * self.intercept_strength),
+            off_diagonal_spread=slope / math.sqrt(of_others),
+            common_spread=0.0,
+            centre=slope,
+        )
+
+    @classmethod
+    def fit_class(cls) -> type[StructuredFit]:
+        return StructuredFit
+
+    def _fit(self, setup: DataProfile, read: Read) -> StructuredFit:
+        common = temperature_or_none(setup, read)
+        temperature, error, passes, notes = 1.0, math.nan, 1, (_NO_TEMPERATURE,)
+        if common is not None:
+            temperature, passes, notes = common.temperature, common.passes, ()
+            error = common.standard_error / temperature**2  # of 1 / T
+        shrinkage = self.shrinkage(setup.classes, 1.0 / temperature)
+        fitted = self._fields(shrinkage, setup, read)
+        fitted["common_error"] = error
+        fitted["passes"] += passes
+        fitted["notes"] = notes + fitted["notes"]
+        return StructuredFit(temperature=temperature, **fitted)
+
+
+_NO_TEMPERATURE = (
+    "the rows determine no temperature: the map is shrunk towards the predictions as they are"
+)
 
 
 # ---------------------------------------------------------------- results of a search
@@ -347,7 +448,9 @@ class ClassMapFit(FittedRecalibrator):
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
-        stored = StoredClassMap.read(state)
+        # The state of a subclass has further fields, which the end of this function reads.
+        stored = cls.stored.read(state)
+        assert isinstance(stored, StoredClassMap)
         classes = common["classes"]
         r = common["method"].coefficient_rows(classes)
         tables = {"coefficients": stored.coefficients, "errors": stored.errors}
@@ -421,3 +524,22 @@ class ClassMapFit(FittedRecalibrator):
         if self.method.inputs.centred:
             inputs = score.centred(inputs)
         return score.softmax(linear_map(score, inputs, self.coefficients))
+
+
+class StoredStructuredMap(StoredClassMap):
+    """State of `StructuredFit`."""
+
+    temperature: Annotated[float, Field(gt=0.0)]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StructuredFit(ClassMapFit):
+    """A `ClassMapFit` that is shrunk towards one `temperature`."""
+
+    method: StructuredScaling
+    temperature: float
+    stored: ClassVar[type[StoredFit]] = StoredStructuredMap
+
+    @property
+    def common_slope(self) -> float:
+        return 1.0 / self.temperature

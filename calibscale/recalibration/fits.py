@@ -280,9 +280,9 @@ class FittedRecalibration(RecalibrationResult):
         ------
         OptionError
             If onnx is not installed, or the fit is no formula of probabilities: ``identity``,
-            ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic``, ``histogram``,
-            ``vector``, ``matrix``, ``dirichlet`` and ``top_label_histogram`` are, and
-            ``prior_shift`` after one of them.
+            ``temperature``, ``ensemble_temperature``, ``platt``, ``beta``, ``spline``,
+            ``isotonic``, ``histogram``, ``vector``, ``matrix``, ``dirichlet``, ``structured`` and
+            ``top_label_histogram`` are, and ``prior_shift`` after one of them.
 
         See Also
         --------

@@ -60,30 +60,30 @@ def recalibrate(
     source, **options
         See `evaluate`.
     method : str or RecalibrationMethod
-        ``temperature`` (Guo et al. 2017), for any number of classes.  For three classes or more
-        ``vector`` and ``matrix`` (Guo et al. 2017), ``dirichlet`` (Kull et al. 2019),
-        ``one_vs_rest``, a method for two classes for each class, and ``top_label_histogram`` (Gupta
-        & Ramdas 2022), also with an `interval`.  For two classes ``platt`` (1999), ``beta`` (Kull
-        et al. 2017), ``spline`` (Lucena 2018), ``isotonic`` (Zadrozny & Elkan 2002), ``venn_abers``
-        (Vovk & Petej 2014) and ``histogram`` (Gupta & Ramdas 2021), both also with an `interval`,
-        ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq. 7], ``hierarchical``, Platt scaling by
-        groups with shrinkage [Breslow & Clayton 1993], ``mc`` (Hébert-Johnson et al. 2018), ``pmc``
-        (La Cava et al. 2023).  ``prior_shift`` maps to new shares of the classes, see
-        `label_shift`.  ``identity`` keeps the predictions.  Settings are written as in
-        ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
-        moves their mean and spread, intervals and quantiles have ``conformal`` [Romano et al.
-        2019], means have ``balance`` [Bühlmann & Straub 1970], and means and quantiles
-        ``isotonic``.  `calibscale.recalibration` has the classes of the methods.  Default,
-        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta``, ``spline`` and
-        ``isotonic``, or for more than two classes of ``identity``, ``temperature``, ``vector`` and
-        ``matrix`` (up to 20 classes), on whose cross-fitted log loss no more flexible one improves
-        by more than one standard error, or half a standard error among ``temperature``, ``platt``
-        and ``beta``.  With up to 10,000 labelled rows, each fifth is judged by a fit to the
-        others, and with more rows each half by a fit to the other.  ``vector`` and ``matrix`` need
-        20 rows for each coefficient, ``spline`` and ``isotonic`` 50 rows of the rarer class.  A
-        note has the log losses.  The same rows choose and judge, so that the improvement of a
-        chosen method is too good, most of all where no method helps.  Rows of ``validate`` judge
-        it without bias.
+        ``temperature`` (Guo et al. 2017) and ``ensemble_temperature`` (Zhang et al. 2020), for any
+        number of classes.  For three classes or more ``vector`` and ``matrix`` (Guo et al. 2017),
+        ``dirichlet`` (Kull et al. 2019), ``structured`` (Berta et al. 2026), ``one_vs_rest``, a
+        method for two classes for each class, and ``top_label_histogram`` (Gupta & Ramdas 2022),
+        also with an `interval`.  For two classes ``platt`` (1999), ``beta`` (Kull et al. 2017),
+        ``spline`` (Lucena 2018), ``isotonic`` (Zadrozny & Elkan 2002), ``venn_abers`` (Vovk & Petej
+        2014) and ``histogram`` (Gupta & Ramdas 2021), both also with an `interval`, ``bbq`` (Naeini
+        et al. 2015), ``local_bias`` [VF, eq. 7], ``hierarchical``, Platt scaling by groups with
+        shrinkage [Breslow & Clayton 1993], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et
+        al. 2023).  ``prior_shift`` maps to new shares of the classes, see `label_shift`.
+        ``identity`` keeps the predictions.  Settings are written as in ``mc(depth=1)``.  Predictive
+        distributions have ``affine`` [Gneiting et al. 2005], which moves their mean and spread,
+        intervals and quantiles have ``conformal`` [Romano et al. 2019], means have ``balance``
+        [Bühlmann & Straub 1970], and means and quantiles ``isotonic``.  `calibscale.recalibration`
+        has the classes of the methods.  Default, ``auto``: the simplest of ``identity``,
+        ``temperature``, ``platt``, ``beta``, ``spline`` and ``isotonic``, or for more than two
+        classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20 classes), on
+        whose cross-fitted log loss no more flexible one improves by more than one standard error,
+        or half a standard error among ``temperature``, ``platt`` and ``beta``.  With up to 10,000
+        labelled rows, each fifth is judged by a fit to the others, and with more rows each half by
+        a fit to the other.  ``vector`` and ``matrix`` need 20 rows for each coefficient, ``spline``
+        and ``isotonic`` 50 rows of the rarer class.  A note has the log losses.  The same rows
+        choose and judge, so that the improvement of a chosen method is too good, most of all where
+        no method helps.  Rows of ``validate`` judge it without bias.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
         groups ``hierarchical``, ``conformal`` or ``balance`` adjusts.

@@ -14,6 +14,7 @@ from calibscale.recalibration import (
     boosting,
     class_maps,
     conformal,
+    ensemble_temperature,
     hierarchical,
     histogram_binning,
     logistic,
@@ -36,9 +37,17 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
         for method, summary in (
             (parametric.Identity, "predictions as they are"),
             (parametric.TemperatureScaling, "one temperature of all classes"),
+            (
+                ensemble_temperature.EnsembleTemperature,
+                "a temperature, mixed with the predictions and equal probabilities",
+            ),
             (class_maps.VectorScaling, "a slope and an intercept of each class, for many classes"),
             (class_maps.MatrixScaling, "a shrunk matrix of logits, for many classes"),
             (class_maps.DirichletCalibration, "a shrunk matrix of log-probabilities"),
+            (
+                class_maps.StructuredScaling,
+                "a matrix that is shrunk towards a temperature, for many classes",
+            ),
             (one_vs_rest.OneVsRest, "a method for two classes, for each class against the rest"),
             (logistic.Platt, "logistic regression on the log-odds, for two classes"),
             (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),

@@ -20,7 +20,7 @@ from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
-from calibscale.recalibration.parametric import CLIP, TemperatureScaling
+from calibscale.recalibration.parametric import CLIP, temperature_or_none
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
@@ -255,9 +255,8 @@ class OneVsRest(RecalibrationMethod):
 
 def _common_temperature(setup: DataProfile, read: Read) -> tuple[float, int, str]:
     """Temperature of all classes, passes of its fit, and its name in a sentence."""
-    try:
-        fit = TemperatureScaling()._fit(setup, read)
-    except OptionError:  # every row is right, or labels agree with predictions by chance
+    fit = temperature_or_none(setup, read)
+    if fit is None:
         return 1.0, 1, "the predictions as they are"
     return fit.temperature, fit.passes, f"the temperature {fit.temperature:.3g} of all classes"
 

@@ -232,6 +232,17 @@ class TemperatureScaling(RecalibrationMethod):
         raise not_converged(self.name)
 
 
+def temperature_or_none(setup: DataProfile, read: Read) -> TemperatureFit | None:
+    """Fit of one temperature, or None if the rows do not determine it.
+
+    They do not if every row is right, or if labels agree with the predictions by chance.
+    """
+    try:
+        return TemperatureScaling()._fit(setup, read)
+    except OptionError:
+        return None
+
+
 def _next_theta(theta: float, slope: float, curvature: float, low: float, high: float) -> float:
     """Newton step in log θ towards the root of the slope, within the bracket (low, high)."""
     if slope == 0:

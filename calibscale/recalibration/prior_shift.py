@@ -18,7 +18,13 @@ from calibscale.formatting.lists import leading
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
-from calibscale.recalibration.class_maps import DirichletCalibration, MatrixScaling, VectorScaling
+from calibscale.recalibration.class_maps import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredScaling,
+    VectorScaling,
+)
+from calibscale.recalibration.ensemble_temperature import EnsembleTemperature
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.one_vs_rest import OneVsRest
@@ -41,9 +47,11 @@ BEFORE: dict[str, type[RecalibrationMethod]] = {
     for kind in (
         Identity,
         TemperatureScaling,
+        EnsembleTemperature,
         VectorScaling,
         MatrixScaling,
         DirichletCalibration,
+        StructuredScaling,
         OneVsRest,
         Platt,
         Beta,
@@ -121,9 +129,9 @@ class PriorShift(RecalibrationMethod):
         New shares of the classes, which sum to 1, in the order of the columns.
     method : str
         Method that recalibrates the predictions first, with its default settings: ``identity``,
-        ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` or ``bbq`` for two classes,
-        and ``identity``, ``temperature``, ``vector``, ``matrix``, ``dirichlet`` or ``one_vs_rest``
-        for more.
+        ``temperature``, ``ensemble_temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` or
+        ``bbq`` for two classes, and ``identity``, ``temperature``, ``ensemble_temperature``,
+        ``vector``, ``matrix``, ``dirichlet``, ``structured`` or ``one_vs_rest`` for more.
 
     See Also
     --------

@@ -332,7 +332,7 @@ class FittedRecalibrator(ABC):
         """The recalibration as a linear map of logits.  An OptionError is raised for other maps."""
         raise OptionError(
             f"{self.method.name} is no linear map of logits: identity, temperature, platt, vector, "
-            "matrix and dirichlet are"
+            "matrix, dirichlet and structured are"
         )
 
     def onnx(self, score: OnnxScore) -> str:

@@ -379,9 +379,11 @@ class Audit(Outcome, SourceRows):
 METHOD_NAMES = (
     "identity",
     "temperature",
+    "ensemble_temperature",
     "vector",
     "matrix",
     "dirichlet",
+    "structured",
     "one_vs_rest",
     "platt",
     "beta",

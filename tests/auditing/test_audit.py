@@ -348,9 +348,11 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     assert any("top_label" in note for note in result.notes)
     of_many = [
         "temperature",
+        "ensemble_temperature",
         "vector",
         "matrix",
         "dirichlet",
+        "structured",
         "one_vs_rest",
         "top_label_histogram",
     ]

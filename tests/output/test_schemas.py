@@ -118,7 +118,9 @@ def test_recalibration__is_valid_under_its_schema(rng, method):
     _check(cs.recalibrate(_source(rng, heat=2.0), method, covariates=covariates))
 
 
-@pytest.mark.parametrize("method", ["vector", "matrix", "one_vs_rest"])
+@pytest.mark.parametrize(
+    "method", ["vector", "matrix", "structured", "ensemble_temperature", "one_vs_rest"]
+)
 def test_recalibration_of_many_classes__is_valid_under_its_schema(rng, method):
     _check(cs.recalibrate(_source(rng, classes=3), method))
 

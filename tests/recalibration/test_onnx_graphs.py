@@ -23,10 +23,13 @@ CASES = {
     "spline": 2,
     "isotonic": 2,
     "histogram": 2,
+    "ensemble_temperature": 2,
     "temperature of classes": 4,
+    "ensemble_temperature of classes": 4,
     "vector": 4,
     "matrix": 4,
     "dirichlet": 4,
+    "structured": 4,
     "top_label_histogram": 4,
 }
 
@@ -118,7 +121,7 @@ def test_probabilities__give_the_probabilities_of_transform(fits, name, dtype):
     )
 
 
-@pytest.mark.parametrize("name", ["isotonic", "dirichlet"])
+@pytest.mark.parametrize("name", ["isotonic", "dirichlet", "structured"])
 def test_prior_shift__follows_another_map(name):
     rng = np.random.default_rng(5)
     K = 2 if name == "isotonic" else 3

@@ -14,6 +14,7 @@ import calibscale as cs
 METHODS = (
     "identity",
     "temperature",
+    "ensemble_temperature",
     "platt",
     "beta",
     "isotonic",

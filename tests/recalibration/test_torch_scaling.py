@@ -19,6 +19,7 @@ METHODS = {
     "vector": 4,
     "matrix": 4,
     "dirichlet": 4,
+    "structured": 4,
 }
 ROWS = 400
 

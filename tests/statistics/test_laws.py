@@ -207,6 +207,7 @@ EXAMPLES = {
     "LogOddsHistogram": lambda cls: cls(),
     "MapScores": lambda cls: cls(tuple(AffineMap(0.1 * i, 1.0, 1.2) for i in range(19))),
     "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
+    "MixtureLoss": lambda cls: cls((0.5, 0.3, 0.2), 0.7),
     "Modes": lambda cls: MODES,
     "Moments": lambda cls: cls(RandomFourier(5, 0.8)),
     "NoiseMoments": lambda cls: cls(RandomFourier(5, 0.8)),

@@ -29,9 +29,10 @@ from calibscale.formatting.fault_texts import dropped_text
 @click.option(
     "--method",
     default="auto",
-    help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity and '
-    "temperature are for any number of classes, vector, matrix, dirichlet, one_vs_rest and "
-    "top_label_histogram for three or more, the others for two; affine is for forecasts, "
+    help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity, '
+    "temperature and ensemble_temperature are for any number of classes, vector, matrix, "
+    "dirichlet, structured, one_vs_rest and top_label_histogram for three or more, the others "
+    "for two; affine is for forecasts, "
     "conformal for intervals and quantiles, balance for means, isotonic for means and quantiles "
     "too.  "
     '"prior_shift(shares=[0.7,0.3])" maps to known class shares.  '

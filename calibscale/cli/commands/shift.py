@@ -25,7 +25,8 @@ from calibscale.cli.sources import EXECUTION, open_sources, source_options
     "--recalibration",
     metavar="METHOD",
     help="Method that first recalibrates predictions by the labels of OLD: auto, identity, "
-    "temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, spline, isotonic or bbq.  "
+    "temperature, ensemble_temperature, vector, matrix, dirichlet, structured, one_vs_rest, platt, "
+    "beta, spline, isotonic or bbq.  "
     "[default: platt for two classes, else vector]",
 )
 @click.option(
