@@ -39,8 +39,9 @@ _SAMPLED_VALUES = 2**22  # of these rows, whose softmax takes 32 MB
 # Each of K classes keeps at least this probability divided by K, so that no log loss is infinite.
 _LEAST_UNIFORM = CLIP
 _LOWEST = np.array([0.0, 0.0, _LEAST_UNIFORM])  # of the weights
-_LAST_STEP = 1e-9  # of a weight: the next Newton step would be about its square
-_LAST_GAIN = 1e-15  # of the mean log loss, which rounds to about this
+# Of the mean log loss, by the last step, above the rounding of the loss.  A weight then moves by
+# about 1e-7, and the next step would be about the square.
+_LAST_GAIN = 1e-14
 _SUM = 1e-9  # allowed deviation of the sum of stored weights from 1
 
 
@@ -117,7 +118,7 @@ def best_weights(
     step = _model_minimum(weights, state) - weights
     for _ in range(max_calls):
         gain = -(state.gradient @ step + 0.5 * step @ state.hessian @ step)
-        if np.abs(step).max() <= _LAST_STEP or gain <= _LAST_GAIN * state.weight:
+        if gain <= _LAST_GAIN * state.weight:
             return np.maximum(weights + step, _LOWEST)
         # Rounding may take a weight below its limit.
         trial = np.maximum(weights + step, _LOWEST)
