@@ -356,15 +356,17 @@ class StructuredScaling(_MixedMap):
 
     def _fit(self, setup: DataProfile, read: Read) -> StructuredFit:
         common = temperature_or_none(setup, read)
-        temperature, error, passes, notes = 1.0, math.nan, 1, (_NO_TEMPERATURE,)
-        if common is not None:
-            temperature, passes, notes = common.temperature, common.passes, ()
-            error = common.standard_error / temperature**2  # of 1 / T
+        temperature = 1.0 if common is None else common.temperature
         shrinkage = self.shrinkage(setup.classes, 1.0 / temperature)
         fitted = self._fields(shrinkage, setup, read)
-        fitted["common_error"] = error
-        fitted["passes"] += passes
-        fitted["notes"] = notes + fitted["notes"]
+        if common is None:
+            fitted["passes"] += 1  # the pass that found no temperature
+            fitted["notes"] = (_NO_TEMPERATURE, *fitted["notes"])
+            fitted["common_error"] = math.nan
+        else:
+            fitted["passes"] += common.passes
+            # The common slope is 1 / T, whose derivative by T is −1 / T².
+            fitted["common_error"] = common.standard_error / temperature**2
         return StructuredFit(temperature=temperature, **fitted)
 
 

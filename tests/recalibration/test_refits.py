@@ -360,6 +360,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     assert nulls == {
         "before": "labels",
         "temperature": "refit",
+        "ensemble_temperature": "labels",
         "platt": "refit",
         "beta": "labels",
         "spline": "labels",
@@ -372,6 +373,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "pmc": "labels",
     }
     assert [name for name, scores in scores_of.items() if scores.note] == [
+        "ensemble_temperature",
         "beta",
         "spline",
         "venn_abers",
