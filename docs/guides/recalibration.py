@@ -30,9 +30,10 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``hierarchical``
 # (Platt scaling by groups, with shrinkage), ``mc`` (multicalibration) and ``pmc`` (proportional
 # multicalibration). Methods for three classes or more are ``vector``, ``matrix``, ``dirichlet``,
-# ``one_vs_rest`` and ``top_label_histogram``, see below. Without a method, `recalibrate` takes the
-# simplest one with a log loss near the smallest on rows that a fit has not used. It may be
-# ``identity``, the predictions as they are.
+# ``structured``, ``one_vs_rest`` and ``top_label_histogram``, see below. ``ensemble_temperature``
+# mixes a temperature with the predictions and with equal probabilities, for any number of classes.
+# Without a method, `recalibrate` takes the simplest one with a log loss near the smallest on rows
+# that a fit has not used. It may be ``identity``, the predictions as they are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)
@@ -60,6 +61,7 @@ print(calibscale.calibration_test(fitted.apply(new), ["ece", "tce2_debiased"]))
 # One temperature cannot correct classes that are wrong in different ways. ``vector`` has a slope
 # and an intercept for each class, for up to thousands of classes. ``matrix`` lets each class depend
 # on the logits of all others, and ``dirichlet`` on their log-probabilities, for up to 256 classes.
+# ``structured`` is a matrix that is shrunk more for more classes, towards the fitted temperature.
 # ``one_vs_rest(method=isotonic)`` fits a method for two classes to each class. Here the first class
 # is too confident, and the last is predicted too rarely.
 
@@ -68,7 +70,7 @@ p /= p.sum(1, keepdims=True)
 y = (p.cumsum(1) < rng.random((6000, 1))).sum(1)
 old = calibscale.from_arrays(logits=logits[:3000], labels=y[:3000])
 new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
-for method in ("temperature", "vector", "matrix", "dirichlet", "one_vs_rest"):
+for method in ("temperature", "vector", "matrix", "dirichlet", "structured", "one_vs_rest"):
     fitted = calibscale.recalibrate(old, method, validate=False)
     loss = calibscale.evaluate(fitted.apply(new), "nll")["nll"].value
     print(f"{method:12} log loss {loss:.4f}")

@@ -27,7 +27,7 @@ N = 800
 
 
 def drawn(n=N, classes=5, noise=0.1, slope=0.6, seed=0):
-    """Overconfident logits, labels of which a share has nothing to do with them, and weights."""
+    """Overconfident logits, labels that are random for a share of the rows, and weights."""
     rng = np.random.default_rng([seed, n, classes])
     z = 3.0 * rng.normal(size=(n, classes))
     truth = softmax(slope * z, axis=1)
@@ -88,9 +88,9 @@ def test_fit__minimises_the_log_loss(case, weighted):
     temperature = TemperatureScaling().fit(source)
     assert fitted.temperature == temperature.temperature
     assert fitted.standard_errors == temperature.standard_errors
-    known = y >= 0
-    parts = parts_of(z[known], y[known], fitted.temperature)
-    rows = w[known] if weighted else np.ones(known.sum())
+    labelled = y >= 0
+    parts = parts_of(z[labelled], y[labelled], fitted.temperature)
+    rows = w[labelled] if weighted else np.ones(labelled.sum())
     weights, loss = dense_weights(parts, rows)
     assert fitted.weights.sum() == pytest.approx(1.0, abs=1e-12)
     assert fitted.log_loss[1] <= min(loss + 1e-12, temperature.log_loss[1] + 1e-12)
@@ -106,9 +106,9 @@ def test_fit__minimises_the_log_loss(case, weighted):
 def test_weights__are_those_of_a_grid():
     """No solver: the smallest loss of all weights with two digits is near the minimum."""
     z, y, _ = drawn(noise=0.2)
-    known = y >= 0
+    labelled = y >= 0
     fitted = EnsembleTemperature().fit(cs.from_arrays(logits=z, labels=y))
-    parts = parts_of(z[known], y[known], fitted.temperature)
+    parts = parts_of(z[labelled], y[labelled], fitted.temperature)
     steps = np.arange(0, 51) / 50.0
     grid = np.array([(a, b, 1.0 - a - b) for a in steps for b in steps if a + b < 1.0])
     losses = -np.log(parts @ grid.T).mean(axis=0)
@@ -238,9 +238,9 @@ def test_fit__to_a_few_rows_without_a_class_is_finite():
     z, y, _ = drawn(12, noise=0.3)
     y = np.where(y == 4, -1, y)
     fitted = EnsembleTemperature().fit(cs.from_arrays(logits=z, labels=y))
-    known = y >= 0
+    labelled = y >= 0
     weights, loss = dense_weights(
-        parts_of(z[known], y[known], fitted.temperature), np.ones(known.sum())
+        parts_of(z[labelled], y[labelled], fitted.temperature), np.ones(labelled.sum())
     )
     assert fitted.log_loss[1] == pytest.approx(loss, abs=1e-9)
     np.testing.assert_allclose(fitted.weights, weights, atol=1e-5)

@@ -51,8 +51,8 @@ class Dense:
     """mean(−log p'_y) + (K/n)(λ_b ‖b‖² + λ_V ‖V‖² + λ_M (K − 1) ‖M‖²) of rows in memory."""
 
     def __init__(self, method, z, y, w):
-        known = y >= 0
-        log_q, self.y, w = log_softmax(z[known], axis=1), y[known], w[known]
+        labelled = y >= 0
+        log_q, self.y, w = log_softmax(z[labelled], axis=1), y[labelled], w[labelled]
         self.method, self.K = method, z.shape[1]
         self.w = w / w.sum()
         self.n = w.sum() ** 2 / (w @ w)
@@ -128,7 +128,7 @@ def test_fit__has_the_objective_of_probmetrics(rows):
         torch.tensor(x), torch.tensor(y), K, K / n, K / n, K * (K - 1) / n
     )
     dense = Dense(fitted.method, z, y, np.ones(n))
-    (ours, _), (others, _) = (
+    (value, _), (peer_value, _) = (
         dense(np.append((W - np.eye(K)).ravel(), b))
         for W, b in (
             (fitted.temperature * fitted.matrix, fitted.intercepts),
@@ -137,20 +137,20 @@ def test_fit__has_the_objective_of_probmetrics(rows):
     )
     # Its search ends at a gradient g of 1e-5, where second derivatives are at least 2K/n = 0.01, so
     # that the value is too large by at most g²/0.01.
-    assert ours <= others + 1e-12
-    assert others == pytest.approx(ours, abs=K * (K + 1) * 1e-8)
+    assert value <= peer_value + 1e-12
+    assert peer_value == pytest.approx(value, abs=K * (K + 1) * 1e-8)
     np.testing.assert_allclose(fitted.temperature * fitted.matrix, peer[:, :K], atol=2e-3)
     np.testing.assert_allclose(fitted.intercepts, peer[:, K], atol=2e-3)
 
 
 def test_fit__does_not_depend_on_the_scale_of_the_logits(rows):
     z, y, _ = rows
-    once, twice = (
+    plain, doubled = (
         StructuredScaling().fit(cs.from_arrays(logits=scale * z, labels=y)) for scale in (1.0, 2.0)
     )
-    assert twice.temperature == pytest.approx(2.0 * once.temperature, rel=1e-8)
-    np.testing.assert_allclose(2.0 * twice.matrix, once.matrix, atol=1e-7)
-    np.testing.assert_allclose(twice.intercepts, once.intercepts, atol=1e-7)
+    assert doubled.temperature == pytest.approx(2.0 * plain.temperature, rel=1e-8)
+    np.testing.assert_allclose(2.0 * doubled.matrix, plain.matrix, atol=1e-7)
+    np.testing.assert_allclose(doubled.intercepts, plain.intercepts, atol=1e-7)
 
 
 def test_fit__shrunk_fully_is_a_temperature(rows):
@@ -204,9 +204,9 @@ def test_fit__to_fewer_rows_than_coefficients_is_near_a_temperature():
     W, b = Dense(fitted.method, z, y, np.ones(60)).minimum()
     np.testing.assert_allclose(fitted.matrix, W, atol=1e-7)
     np.testing.assert_allclose(fitted.intercepts, b, atol=1e-7)
-    others = fitted.matrix[~np.eye(12, dtype=bool)]
+    off_diagonal = fitted.matrix[~np.eye(12, dtype=bool)]
     shrinkage = fitted.method.shrinkage(12, fitted.common_slope)
-    assert np.abs(others).max() < shrinkage.off_diagonal_spread
+    assert np.abs(off_diagonal).max() < shrinkage.off_diagonal_spread
 
 
 @pytest.mark.parametrize("method", METHODS[:2], ids=settings_of)
