@@ -48,7 +48,10 @@ def test_recalibrate__local_bias_has_its_options(run, binary, store, tmp_path):
     assert "local_bias is for two classes; there are 4" in ran.err
 
 
-@pytest.mark.parametrize("method", ["vector(slope_spread=0.1)", "one_vs_rest(method=platt)"])
+@pytest.mark.parametrize(
+    "method",
+    ["vector(slope_spread=0.1)", "structured(matrix=False)", "one_vs_rest(method=platt)"],
+)
 def test_recalibrate__methods_for_many_classes_have_settings(run, store, tmp_path, method):
     path, new = tmp_path / "fit.json", tmp_path / "new.zarr"
     ran = run("recalibrate", store, "--method", method, "--json", path)

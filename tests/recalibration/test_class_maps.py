@@ -259,7 +259,10 @@ def test_fit__without_rows_of_a_class_keeps_its_log_loss_finite(rows, method):
     assert (fitted.transform(logits=certain) > 0).all()
 
 
-@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet", "one_vs_rest"])
+@pytest.mark.parametrize(
+    "name",
+    ["vector", "matrix", "dirichlet", "structured", "ensemble_temperature", "one_vs_rest"],
+)
 def test_fit__labels_of_one_class_are_an_error(rows, name):
     source = cs.from_arrays(logits=rows.z, labels=np.full(N, 2))
     with pytest.raises(OptionError, match="all labels are equal"):
