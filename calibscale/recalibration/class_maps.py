@@ -355,10 +355,18 @@ class StructuredScaling(_MixedMap):
         return StructuredFit
 
     def _fit(self, setup: DataProfile, read: Read) -> StructuredFit:
-        common = temperature_or_none(setup, read)
+        return self._shrunk(setup, read, None)
+
+    def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> StructuredFit:
+        assert isinstance(near, StructuredFit)
+        return self._shrunk(setup, read, near)
+
+    def _shrunk(self, setup: DataProfile, read: Read, near: StructuredFit | None) -> StructuredFit:
+        """Fit of the temperature, and of the map that is shrunk towards it."""
+        common = temperature_or_none(setup, read, None if near is None else near.temperature)
         temperature = 1.0 if common is None else common.temperature
         shrinkage = self.shrinkage(setup.classes, 1.0 / temperature)
-        fitted = self._fields(shrinkage, setup, read)
+        fitted = self._fields(shrinkage, setup, read, near)
         if common is None:
             fitted["passes"] += 1  # the pass that found no temperature
             fitted["notes"] = (_NO_TEMPERATURE, *fitted["notes"])

@@ -18,6 +18,7 @@ from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
     MAX_PASSES,
+    TemperatureFit,
     TemperatureScaling,
     clipped,
     not_converged,
@@ -224,8 +225,21 @@ class EnsembleTemperature(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> EnsembleTemperatureFit:
         tempering = TemperatureScaling(self.clip)._fit(setup, read)
+        return self._mixed(tempering, setup, read, None)
+
+    def _fit_near(
+        self, setup: DataProfile, read: Read, near: FittedRecalibrator
+    ) -> EnsembleTemperatureFit:
+        assert isinstance(near, EnsembleTemperatureFit)
+        tempering = TemperatureScaling(self.clip).fit_from(near.temperature, setup, read)
+        return self._mixed(tempering, setup, read, near.weights)
+
+    def _mixed(
+        self, tempering: TemperatureFit, setup: DataProfile, read: Read, near: Floats | None
+    ) -> EnsembleTemperatureFit:
+        """Fit of the weights, with a search that starts at the weights `near` if they are known."""
         search = _WeightSearch(1.0 / tempering.temperature, self.clip, setup, read)
-        weights = search.minimum()
+        weights = search.minimum(near)
         loss = search.last[0]
         return EnsembleTemperatureFit(
             temperature=tempering.temperature,
@@ -250,9 +264,10 @@ class _WeightSearch:
     read: Read
     passes: int = 0
 
-    def minimum(self) -> Floats:
-        """Weights that minimise the log loss of all rows."""
-        weights = best_weights(self._pass_sums, self._start(), MAX_PASSES)
+    def minimum(self, near: Floats | None) -> Floats:
+        """Weights that minimise the log loss of all rows, from weights of most of the same rows."""
+        start = self._by_sample() if near is None else self._within(near)
+        weights = best_weights(self._pass_sums, start, MAX_PASSES)
         if weights is None:
             raise not_converged(EnsembleTemperature.name, self.passes)
         return weights
@@ -262,7 +277,7 @@ class _WeightSearch:
         """State and result of the last pass."""
         return self._last
 
-    def _start(self) -> Floats:
+    def _by_sample(self) -> Floats:
         """Weights that minimise the log loss of a sample."""
         rows = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.setup.classes))
         sample = self.setup.labelled_sample(rows)
@@ -281,11 +296,13 @@ class _WeightSearch:
         best = best_weights(sums, start, 10 * MAX_PASSES)
         if best is None:
             return start
-        if rows >= self.setup.rows:
-            return best
-        # A row outside of the sample may need a weight that is 0 for the sample.
-        near = 1.0 / self.setup.rows
-        return (1.0 - 3.0 * near) * best + near
+        # A sample of all rows has their weights.
+        return best if rows >= self.setup.rows else self._within(best)
+
+    def _within(self, weights: Floats) -> Floats:
+        """Weights that are not 0, as other rows than those that they are for may need them."""
+        near = 1.0 / max(self.setup.rows, 3)
+        return (1.0 - 3.0 * near) * weights + near
 
     def _pass_sums(self, weights: Floats) -> MixtureState:
         first, second, third = weights.tolist()
@@ -313,7 +330,8 @@ class StoredEnsembleTemperature(StoredFit):
 class EnsembleTemperatureFit(FittedRecalibrator):
     """Mixture by `weights` (3,) of softmax(z / `temperature`), the predictions, and 1/K.
 
-    `log_loss` is that of the rows before and after.
+    `log_loss` has the log losses of the rows at the start of the search, which are those before
+    recalibration unless the search started near another fit, and after recalibration.
     """
 
     method: EnsembleTemperature

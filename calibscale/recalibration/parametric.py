@@ -187,7 +187,11 @@ class TemperatureScaling(RecalibrationMethod):
 
     def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> TemperatureFit:
         assert isinstance(near, TemperatureFit)
-        return self._search(setup, read, 1.0 / near.temperature, _JUDGING_STEP, has_cells=False)
+        return self.fit_from(near.temperature, setup, read)
+
+    def fit_from(self, temperature: float, setup: DataProfile, read: Read) -> TemperatureFit:
+        """Fit that judges a fit with another temperature, at which the search starts."""
+        return self._search(setup, read, 1.0 / temperature, _JUDGING_STEP, has_cells=False)
 
     def _search(
         self, setup: DataProfile, read: Read, start: float, last_step: float, has_cells: bool
@@ -232,12 +236,17 @@ class TemperatureScaling(RecalibrationMethod):
         raise not_converged(self.name)
 
 
-def temperature_or_none(setup: DataProfile, read: Read) -> TemperatureFit | None:
+def temperature_or_none(
+    setup: DataProfile, read: Read, near: float | None = None
+) -> TemperatureFit | None:
     """Fit of one temperature, or None if the rows do not determine it.
 
-    They do not if every row is right, or if labels agree with the predictions by chance.
+    They do not if every row is right, or if labels agree with the predictions by chance.  A fit
+    that judges another one starts at its temperature `near`.
     """
     try:
+        if near is not None:
+            return TemperatureScaling().fit_from(near, setup, read)
         return TemperatureScaling()._fit(setup, read)
     except OptionError:
         return None

@@ -186,6 +186,16 @@ def _mixture_sums_of(parts):
     return sums
 
 
+def test_fit__that_starts_near_another_fit_has_its_own_minimum():
+    z, y, _ = drawn(noise=0.2)
+    half = cs.from_arrays(logits=z, labels=np.where(np.arange(N) % 2 == 0, y, -1))
+    whole = EnsembleTemperature().fit(cs.from_arrays(logits=z, labels=y))
+    direct, judging = EnsembleTemperature().fit(half), EnsembleTemperature().fit(half, near=whole)
+    # The temperature of a fit that judges is exact to about 1e-6.
+    assert judging.temperature == pytest.approx(direct.temperature, rel=1e-5)
+    np.testing.assert_allclose(judging.weights, direct.weights, atol=1e-4)
+
+
 def test_derivatives__are_differences(rng):
     parts, w, weights = rng.random((50, 3)), rng.random(50), np.array([0.5, 0.3, 0.2])
     state = _mixture_sums(parts, w, weights)
