@@ -20,8 +20,8 @@ from calibscale.recalibration.parametric import (
     MAX_PASSES,
     TemperatureFit,
     TemperatureScaling,
-    clipped,
     not_converged,
+    tempered,
 )
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -57,15 +57,6 @@ def label_parts(chunk: Chunk, theta: float, clip: float) -> Floats:
     parts[:, 0] = tempered(chunk, theta, clip)[rows, chunk.labels]
     parts[:, 1] = q[rows, chunk.labels]
     return parts
-
-
-def tempered(chunk: Chunk, theta: float, clip: float) -> Floats:
-    """softmax(θz) of the rows of a chunk (c, K)."""
-    p = clipped(chunk, clip)
-    p *= theta
-    np.exp(p, out=p)
-    p /= p.sum(axis=1, keepdims=True)
-    return p
 
 
 class MixtureState(NamedTuple):

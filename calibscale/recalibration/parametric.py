@@ -55,6 +55,14 @@ def clipped(chunk: Chunk, clip: float) -> Floats:
     return z
 
 
+def tempered(chunk: Chunk, theta: float, clip: float) -> Floats:
+    """Probabilities softmax(θz) of the rows of a chunk (c, K)."""
+    values = _raw_logits(chunk, clip)
+    q = np.empty(values.shape)
+    tempered_classes.tempered_softmax(values, theta, MASKED, q)
+    return q
+
+
 def below_clip(chunk: Chunk, clip: float) -> NDArray[np.bool_]:
     """Whether each entry of q was clipped (c, K)."""
     if chunk.kind == "logits":
@@ -334,10 +342,7 @@ class TemperatureFit(FittedRecalibrator):
         return {"temperature": self.standard_error}
 
     def predictions(self, chunk: Chunk) -> Floats:
-        values = _raw_logits(chunk, self.method.clip)
-        q = np.empty(values.shape)
-        tempered_classes.tempered_softmax(values, 1.0 / self.temperature, MASKED, q)
-        return q
+        return tempered(chunk, 1.0 / self.temperature, self.method.clip)
 
     def sql(self, score: SQLScore) -> str:
         return sigmoid(f"{score.log_odds(self.method.clip)} / {number(self.temperature)}")
