@@ -66,8 +66,8 @@ def parts_of(z, y, temperature):
     """Probabilities of the labels by each part of the mixture (n, 3)."""
     rows = np.arange(len(y))
     tempered = softmax(z / temperature, axis=1)[rows, y]
-    own = softmax(z, axis=1)[rows, y]
-    return np.column_stack([tempered, own, np.full(len(y), 1.0 / z.shape[1])])
+    predicted = softmax(z, axis=1)[rows, y]
+    return np.column_stack([tempered, predicted, np.full(len(y), 1.0 / z.shape[1])])
 
 
 CASES = {
@@ -160,10 +160,10 @@ def test_mixture__describes_random_labels_better_than_a_temperature():
 def test_fit__begun_by_a_sample_ends_at_the_minimum_of_all_rows(monkeypatch):
     z, y, w = drawn(4000, noise=0.02)
     source = cs.from_arrays(logits=z, labels=y, weights=w)
-    whole = EnsembleTemperature().fit(source)
+    complete = EnsembleTemperature().fit(source)
     monkeypatch.setattr(ensemble_temperature, "_SAMPLED_ROWS", 100)
     sampled = EnsembleTemperature().fit(source)
-    np.testing.assert_allclose(sampled.weights, whole.weights, atol=1e-7)
+    np.testing.assert_allclose(sampled.weights, complete.weights, atol=1e-7)
 
 
 def test_search__one_row_in_many_that_only_equal_probabilities_explain():
@@ -189,8 +189,11 @@ def _mixture_sums_of(parts):
 def test_fit__that_starts_near_another_fit_has_its_own_minimum():
     z, y, _ = drawn(noise=0.2)
     half = cs.from_arrays(logits=z, labels=np.where(np.arange(N) % 2 == 0, y, -1))
-    whole = EnsembleTemperature().fit(cs.from_arrays(logits=z, labels=y))
-    direct, judging = EnsembleTemperature().fit(half), EnsembleTemperature().fit(half, near=whole)
+    complete = EnsembleTemperature().fit(cs.from_arrays(logits=z, labels=y))
+    direct, judging = (
+        EnsembleTemperature().fit(half),
+        EnsembleTemperature().fit(half, near=complete),
+    )
     # The temperature of a fit that judges is exact to about 1e-6.
     assert judging.temperature == pytest.approx(direct.temperature, rel=1e-5)
     np.testing.assert_allclose(judging.weights, direct.weights, atol=1e-4)

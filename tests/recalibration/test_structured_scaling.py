@@ -196,8 +196,8 @@ def test_fit__has_the_same_bits_for_any_number_of_workers(tmp_path):
 def test_fit__that_starts_near_another_fit_has_its_own_minimum(rows):
     z, y, _ = rows
     half = cs.from_arrays(logits=z, labels=np.where(np.arange(len(y)) % 2 == 0, y, -1))
-    whole = StructuredScaling().fit(cs.from_arrays(logits=z, labels=y))
-    direct, judging = StructuredScaling().fit(half), StructuredScaling().fit(half, near=whole)
+    complete = StructuredScaling().fit(cs.from_arrays(logits=z, labels=y))
+    direct, judging = StructuredScaling().fit(half), StructuredScaling().fit(half, near=complete)
     # The last step of a fit that judges is below 1e-4 of a coefficient.
     np.testing.assert_allclose(judging.coefficients, direct.coefficients, atol=1e-4)
     assert judging.temperature == pytest.approx(direct.temperature, rel=1e-5)
