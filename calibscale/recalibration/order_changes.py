@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -60,41 +60,54 @@ class RankedScores(Statistic):
 
     column: int
     fold: Fold | None = None
+    large_chunks: ClassVar[bool] = True  # a merge of many scores takes a time that is constant
 
     def zero(self, classes: int) -> ScoreState:
         return _HISTOGRAM.zero(classes)
 
     def accumulate(self, state: ScoreState, chunk: Any) -> ScoreState:
         held = _held(self.fold, chunk)
-        scores = chunk.covariates[held, self.column]
-        w = weights_of(chunk)[held]
-        zero = np.zeros(len(w))
+        scores, events = _column(chunk, self.column, held), _column(chunk, _EVENT, held)
+        weights = chunk.weights[held] if len(chunk.weights) else chunk.weights
+        if not state.exact:
+            state = state.in_cells()
+            FineHistogram("").add(scores, -events, weights, state.sums[:5])
+        else:
+            w = weights if len(weights) else np.ones(len(scores))
+            zero = np.zeros(len(w))
+            sums = np.array([np.ones(len(w)), w, w * w, zero, -w * events, zero])
+            state = self.merge(state, ScoreState(scores, sums))
         # Without Σwp, sums of the same rows have the same bits before and after the change.
-        events = w * chunk.covariates[held, _EVENT]
-        sums = np.array([np.ones(len(w)), w, w * w, zero, -events, zero])
-        return self.merge(state, ScoreState(scores, sums))
+        state.sums[3] = 0.0
+        return state
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
         return _HISTOGRAM.merge(a, b)
 
 
 def _held(fold: Fold | None, chunk: Any) -> Any:
-    """Whether each row of a chunk is in a fold (c,), of which None has all rows."""
-    return np.ones(len(chunk), bool) if fold is None else fold.holds(chunk.units)
+    """Index of the rows of a chunk in a fold, of which None has all rows."""
+    if fold is None:
+        return slice(None)
+    if fold not in chunk.views:
+        chunk.views[fold] = np.flatnonzero(fold.holds(chunk.units))
+    return chunk.views[fold]
+
+
+def _column(chunk: Any, column: int, held: Any) -> Floats:
+    """A column of some rows of a chunk."""
+    return np.ascontiguousarray(chunk.covariates[:, column][held])
 
 
 class RanksOfScores(NamedTuple):
-    """Ranks of scores among the events and among the other rows.
+    """Area under the curve of the scores of some rows, and the influence of each score on it.
 
-    `keys` are the scores in increasing order, or numbers of cells (c,).  `others_below` has the
-    weight of other rows with a smaller score and half of the weight with the same one, and
-    `events_above` the weight of events with a larger score and half of those with the same one.
+    `keys` are the scores in increasing order (c,), or None of cells, which are numbered from 0.
+    `influences` has w(V − area)/Σw of rows with w = 1 by event and score (2, c), see `influence`.
     """
 
-    keys: Floats
-    exact: bool
-    others_below: Floats
-    events_above: Floats
+    keys: Floats | None
+    influences: Floats
     events: float
     others: float
     area: float
@@ -108,42 +121,45 @@ class RanksOfScores(NamedTuple):
         scores count half [Hanley & McNeil, Radiology 143 (1982)].  Rows of one cell count as equal,
         and the error of this is at most half of the share of their pairs.
         """
-        state = state.sorted()
-        has_rows = state.sums[1] > 0
-        weight, events = state.sums[1, has_rows], -state.sums[4, has_rows]
+        state = state.sorted() if state.exact else state.in_cells()
+        weight, events = state.sums[1], -state.sums[4]
         others = weight - events
         others_below = np.cumsum(others) - 0.5 * others
         events_above = events.sum() - (np.cumsum(events) - 0.5 * events)
         total = (float(events.sum()), float(others.sum()))
         pairs = total[0] * total[1]
-        area = float(events @ others_below) / pairs if pairs > 0 else float("nan")
-        error = 0.5 * float(events @ others) / pairs if pairs > 0 and not state.exact else 0.0
-        return cls(
-            state.keys[has_rows], state.exact, others_below, events_above, *total, area, error
-        )
+        keys = state.keys if state.exact else None
+        if not pairs > 0:
+            return cls(keys, np.zeros((2, len(weight))), *total, float("nan"), 0.0)
+        area = float(events @ others_below) / pairs
+        # Shares of the other rows on the right side, less the area, of other rows and of events.
+        influences = np.stack([events_above, others_below]) / pairs
+        influences -= area / np.array([[total[1]], [total[0]]])
+        error = 0.0 if state.exact else 0.5 * float(events @ others) / pairs
+        return cls(keys, influences, *total, area, error)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every score is kept."""
+        return self.keys is not None
 
     @property
     def pairs(self) -> float:
         """Weight of the pairs of an event and another row."""
         return self.events * self.others
 
-    def influence(self, scores: Floats, event: Any, w: Floats) -> Floats:
+    def influence(self, scores: Floats, event: Ints, w: Floats) -> Floats:
         """Influence of rows on the area (c,), whose squares sum to its variance.
 
         It is w(V − area)/Σw with the sum over the rows with the same event, and with the share V of
         the weight of the rows with the other event that a row is on the right side of [DeLong,
         DeLong & Clarke-Pearson, Biometrics 44 (1988)].
         """
-        if self.exact:
-            place: Ints = np.searchsorted(self.keys, scores)
+        if self.keys is None:
+            places = FineHistogram("").numbers(scores)
         else:
-            # Cells of a `ScoreState` have negative keys.
-            cells = FineHistogram("").numbers(scores) - FineHistogram.CELLS
-            place = np.searchsorted(self.keys, cells)
-        right = np.where(
-            event, self.others_below[place] / self.others, self.events_above[place] / self.events
-        )
-        return w * (right - self.area) / np.where(event, self.events, self.others)
+            places = np.searchsorted(self.keys, scores)
+        return w * self.influences[event, places]
 
 
 # ---------------------------------------------------------------- the error of their difference
@@ -168,11 +184,10 @@ class AreaInfluences:
         w, out = weights_of(chunk), np.zeros(len(chunk))
         for fold, (before, after), share in zip(self.folds, self.ranks, self.shares, strict=True):
             held = _held(fold, chunk)
-            rows = chunk.covariates[held]
-            event, weights = rows[:, _EVENT] == 1.0, w[held]
+            event = _column(chunk, _EVENT, held).astype(np.int64)
             out[held] = share * (
-                after.influence(rows[:, self.columns[1]], event, weights)
-                - before.influence(rows[:, self.columns[0]], event, weights)
+                after.influence(_column(chunk, self.columns[1], held), event, w[held])
+                - before.influence(_column(chunk, self.columns[0], held), event, w[held])
             )
         return out
 
@@ -246,7 +261,8 @@ def order_change(
 
     One pass gives both areas, and a second one the error of their difference.  With up to 65,536
     different scores the areas are exact.  More scores are in cells, which count as equal, and the
-    limits are wider by the largest error of this.
+    limits are wider by the largest error of this.  An increasing map of so many scores takes one
+    pass over the predictions before the change alone, because it moves no score beyond another.
 
     Parameters
     ----------
@@ -264,6 +280,10 @@ def order_change(
     confidence_level : float
         Level of the interval.
     """
+    if keeps_order:
+        kept = _area_of_cells(before)
+        if kept is not None:
+            return kept
     session = row_scores(before, before, (after,), _COLUMNS, (), cluster, step=1)
     names = session.source.covariate_names[: 2 * len(_COLUMNS)]
     parts: tuple[Fold | None, ...] = tuple(folds) or (None,)
@@ -288,12 +308,8 @@ def order_change(
     areas = shares @ np.array([(first.area, second.area) for first, second in ranks])
     errors = shares @ np.array([(first.error, second.error) for first, second in ranks])
     exact = all(first.exact and second.exact for first, second in ranks)
-    if keeps_order and (not exact or areas[0] == areas[1]):
-        # The same order has the same area.  In cells, it would differ by their errors.
-        area = float(areas[0])
-        return ScoreChange(
-            score=AREA, n=rows, before=area, after=area, change=0.0, low=0.0, high=0.0, p_value=1.0
-        )
+    if keeps_order and areas[0] == areas[1]:
+        return _unchanged(float(areas[0]), rows)
     change = float(areas[1] - areas[0])
     # Limits and p-value are those of the smallest change that the cells allow, and the limits then
     # move by the largest error.
@@ -314,3 +330,25 @@ def order_change(
     moved = change - least
     low, high = max(judged.low + moved - error, -1.0), min(judged.high + moved + error, 1.0)
     return replace(judged, low=low, high=high)
+
+
+def _area_of_cells(before: Session) -> ScoreChange | None:
+    """Change of the area by an increasing map of many scores, which is 0, or None of few scores.
+
+    In cells, the areas before and after would differ by their errors.
+    """
+    result = before.scan([_HISTOGRAM])
+    state: ScoreState = result.groups[None][_HISTOGRAM]
+    if state.exact:
+        return None
+    sums = state.sums.copy()
+    sums[4] -= sums[3]  # −Σw·event, as δ = p − event
+    ranks = RanksOfScores.of(state._replace(sums=sums))
+    return _unchanged(ranks.area, result.counts.used) if ranks.pairs > 0 else None
+
+
+def _unchanged(area: float, rows: int) -> ScoreChange:
+    """An area that is the same before and after a change."""
+    return ScoreChange(
+        score=AREA, n=rows, before=area, after=area, change=0.0, low=0.0, high=0.0, p_value=1.0
+    )
