@@ -198,6 +198,13 @@ class DerivedSource(ArraySource):
         """Block with the changes of this source."""
         raise NotImplementedError
 
+    def changed_rows(self, block: Block, rows: Ints | slice) -> Block:
+        """Some rows of a block, with the changes of this source.
+
+        Their numbers are those from the start of the block on.
+        """
+        return self._changed(block.take(rows, block.start))
+
 
 # ---------------------------------------------------------------- parts
 

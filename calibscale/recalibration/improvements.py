@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Floats, Ints
 from calibscale.data.covariates import ClusterIds, cluster_ids
 from calibscale.data.derived_sources import DerivedSource, Fold, part_of, units_of
 from calibscale.data.groups import listed_groups
@@ -75,16 +75,21 @@ class _CrossFitted(DerivedSource):
         return self.clusters is not None or any(fit.covariates for fit in self.fits)
 
     def _changed(self, block: Block) -> Block:
-        numbers = units_of(block, self.clusters)
+        return self.changed_rows(block, slice(None))
+
+    def changed_rows(self, block: Block, rows: Ints | slice) -> Block:
+        # The fold of a row depends on its number in the source.
+        numbers = units_of(block, self.clusters)[rows]
+        block = block.take(rows, block.start)
         values: Floats | None = None
         for fold, version in zip(folds_of(len(self.fits)), self._versions, strict=True):
-            rows = np.flatnonzero(fold.holds(numbers))
-            if not len(rows):
+            held = np.flatnonzero(fold.holds(numbers))
+            if not len(held):
                 continue
-            changed = version._changed(block.take(rows, block.start)).values
+            changed = version._changed(block.take(held, block.start)).values
             if values is None:
                 values = np.empty((len(numbers), *changed.shape[1:]))
-            values[rows] = changed
+            values[held] = changed
         assert values is not None  # every row is in a fold
         return block._replace(values=values)
 

@@ -22,6 +22,8 @@ from calibscale.statistics.score_histogram import ScoreHistogram, ScoreState
 from calibscale.statistics.statistic import Statistic, added, weights_of
 
 _HISTOGRAM = ScoreHistogram("positive")
+_ENOUGH_ROWS = 2**20  # for the area of a map that may change the order
+_SEED = 2**62  # of the rows that are drawn from more
 # Columns of the rows: the probability before the change and the event, and both after the change.
 _BEFORE, _EVENT, _AFTER = 0, 1, 2
 
@@ -32,7 +34,7 @@ class _EventProbability(ChunkColumn):
     name = "probability of the event"
 
     def of(self, chunk: Chunk) -> Floats:
-        return chunk.event("positive").p
+        return np.ascontiguousarray(chunk.q[:, 1])
 
 
 class _Event(ChunkColumn):
@@ -259,7 +261,8 @@ def order_change(
 ) -> ScoreChange:
     """Change of the area under the ROC curve from a session's predictions to those of `after`.
 
-    One pass gives both areas, and a second one the error of their difference.  With up to 65,536
+    One pass gives both areas, and a second one the error of their difference.  Of more than two
+    million rows, about a million are drawn for both.  With up to 65,536
     different scores the areas are exact.  More scores are in cells, which count as equal, and the
     limits are wider by the largest error of this.  An increasing map of so many scores takes one
     pass over the predictions before the change alone, because it moves no score beyond another.
@@ -284,7 +287,11 @@ def order_change(
         kept = _area_of_cells(before)
         if kept is not None:
             return kept
-    session = row_scores(before, before, (after,), _COLUMNS, (), cluster, step=1)
+    scored, note = None, ""
+    if before.source.rows >= 2 * _ENOUGH_ROWS:
+        scored = Fold(0, before.source.rows // _ENOUGH_ROWS, _SEED)
+        note = "of a random sample of the rows"
+    session = row_scores(before, before, (after,), _COLUMNS, (), cluster, scored=scored)
     names = session.source.covariate_names[: 2 * len(_COLUMNS)]
     parts: tuple[Fold | None, ...] = tuple(folds) or (None,)
     statistics = {
@@ -325,6 +332,7 @@ def order_change(
         score=AREA, n=rows, before=float(areas[0]), after=float(areas[1]), change=change
     )
     judged = with_limits(judged, moments, confidence_level, units=units)
+    judged = replace(judged, note="; ".join(text for text in (note, judged.note) if text))
     if judged.low is None or judged.high is None or exact:
         return judged
     moved = change - least

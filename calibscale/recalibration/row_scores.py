@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.array_types import Floats
-from calibscale.data.derived_sources import DerivedSource
+from calibscale.array_types import Floats, Ints
+from calibscale.data.derived_sources import DerivedSource, Fold
 from calibscale.data.source import ArraySource
 from calibscale.estimators.scores import Accuracy
 from calibscale.predictions.blocks import Block
@@ -46,6 +46,7 @@ class RowScores(DerivedSource):
     scores: Sequence[Any] = field(kw_only=True)
     checks: Rules = field(kw_only=True)  # of the rows before the change
     step: int = 1  # of the blocks that have the scores of a second version
+    scored: Fold | None = None  # the rows that have scores, None of all
     reads_once: bool = False  # whether the versions change the blocks of the source before them
     positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
@@ -69,15 +70,22 @@ class RowScores(DerivedSource):
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
-        columns = [self._scores(block, self.checks)]
+        rows: Ints | slice = slice(None)
+        if self.scored is not None:
+            rows = np.flatnonzero(self.scored.holds(np.arange(start, stop)))
+        columns = [self._scores(block.take(rows, start), self.checks)]
         for position, version in enumerate(self.versions):
             if position and not self._is_sampled(block):
                 columns.append(np.full_like(columns[0], np.inf))
                 continue
-            after = version._changed(block) if self.reads_once else version.read(start, stop)
+            if self.reads_once:
+                after = version.changed_rows(block, rows)
+            else:
+                after = version.read(start, stop).take(rows, start)
             # The rows before the change have been checked.
             columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
-        scores = np.hstack(columns)
+        scores = np.full((stop - start, sum(c.shape[1] for c in columns)), np.nan)
+        scores[rows] = np.hstack(columns)
         # Rows that are invalid or unlabelled in one version count in none, without an error.
         missing = np.any(np.isnan(scores), axis=1)
         scores[missing] = 0.0
@@ -123,7 +131,8 @@ def row_scores(
     scores: Sequence[Any],
     columns: Sequence[str],
     cluster: str | None,
-    step: int,
+    step: int = 1,
+    scored: Fold | None = None,
 ) -> Session:
     """Session of the scores before and after a change.
 
@@ -157,6 +166,7 @@ def row_scores(
         scores=scores,
         checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
         step=step,
+        scored=scored,
         # Groups are further covariates, which the change does not read.
         reads_once=all(
             isinstance(version, DerivedSource) and version.before is source for version in versions

@@ -367,6 +367,11 @@ class SplineFit(FittedRecalibrator):
         eta = natural_spline(self.knots, self.values, log_odds(chunk, self.method.clip))
         return np.column_stack([expit(-eta), expit(eta)])
 
+    @property
+    def keeps_order(self) -> bool:
+        # A spline that decreases nowhere is constant only between equal values at knots.
+        return increasing(self.values.tolist())
+
     def sql(self, score: SQLScore) -> str:
         z = score.log_odds(self.method.clip)
         compared, borders = z, self.knots.tolist()

@@ -8,7 +8,8 @@ from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
 
 import calibscale as cs
-from calibscale.recalibration.improvements import folds_of
+from calibscale.recalibration.improvements import cross_fitted, folds_of
+from calibscale.recalibration.method_registry import method_of
 from calibscale.recalibration.order_changes import order_change
 
 pytestmark = pytest.mark.long
@@ -162,3 +163,22 @@ def test_intervals__cover_the_change_of_new_rows():
         change = fit.improvement.auc
         covered.append(change.low <= truth <= change.high)
     assert 0.90 < np.mean(covered) < 0.99
+
+
+def test_many_rows__are_judged_by_a_random_sample(monkeypatch):
+    monkeypatch.setattr("calibscale.recalibration.order_changes._ENOUGH_ROWS", 5_000)
+    rng = np.random.default_rng(6)
+    p = rng.random(20_000).round(2)
+    y = (rng.random(20_000) < p).astype(int)
+    # The rows are in the order of their labels, so that a sample of blocks would not do.
+    order = np.argsort(y, kind="stable")
+    p, y = p[order], y[order]
+    with cs.Session.open(source_of(p, y), block_rows=4_000) as session:
+        after = cross_fitted(session, method_of("isotonic"))
+        change = order_change(session, after, folds_of(2))
+        recalibrated = after.read(0, len(p)).values[:, 1]
+    assert change.note == "of a random sample of the rows"
+    assert change.n == pytest.approx(5_000, abs=250)
+    # Four standard errors of areas of 5,000 rows.
+    assert change.before == pytest.approx(roc_auc_score(y, p), abs=0.025)
+    assert change.after == pytest.approx(roc_auc_score(y, recalibrated), abs=0.025)
