@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.scores import NLL
+from calibscale.evaluation.evaluate import evaluate
 from calibscale.predictions.claims import includes
 from calibscale.recalibration.boosting import MCBoost
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
@@ -32,7 +32,6 @@ from calibscale.recalibration.recalibrator import (
     fingerprint_of,
     recalibrated,
 )
-from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import Improvement
 from calibscale.session import Session, SessionOptions, unsuitable, verb
 
@@ -146,10 +145,10 @@ def recalibrate(
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
         fit = method.fit(session)
+        improvement = _improvement(session, fit, validate, choice, group_by, cluster)
         losses: list[float | None] = [None, None]
         if data.target.has_classes:
-            losses = log_losses(session, fit)
-        improvement = _improvement(session, fit, validate, choice, group_by, cluster)
+            losses = log_losses(session, fit, _loss_before(improvement, fit))
         notes = [*fit.notes]
         if choice is not None:
             notes.append(choice.note)
@@ -190,20 +189,32 @@ def fitted_result(
     return replace(fitted, checksum=fitted._digest())
 
 
-def log_losses(session: Session, fit: FittedRecalibrator) -> list[float | None]:
+def log_losses(
+    session: Session, fit: FittedRecalibrator, before: float | None = None
+) -> list[float | None]:
     """Mean log losses of the labelled rows before and after recalibration.
 
     Every method is judged by the same loss on the same rows, whatever loss its fit has minimised.
+    `before` is the loss before, if it is known.
     """
     data = session.source
     versions = [data, recalibrated(data, fit)]
     if isinstance(fit, PriorShiftFit):
         # Rows with the old shares would say that new shares do harm.
         versions = [as_shifted(version, fit) for version in versions]
-    before, after = versions
-    (change,) = score_changes(session.on(before), after, [NLL()]).scores
-    # An infinite loss has no value there.
-    return [math.inf if loss is None else loss for loss in (change.before, change.after)]
+    unknown = versions if before is None else versions[1:]
+    losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in unknown]
+    return losses if before is None else [before, *losses]
+
+
+def _loss_before(improvement: Improvement | str | None, fit: FittedRecalibrator) -> float | None:
+    """Log loss of the rows of a fit before recalibration, if its improvement has it."""
+    if not isinstance(improvement, Improvement) or improvement.judged != "cross_fitted":
+        return None
+    losses = {change.score: change for change in improvement.changes}
+    change = losses.get(NLL.name)
+    # A row that is invalid after recalibration is in neither loss of the improvement.
+    return None if change is None or change.n != fit.counts.used else change.before
 
 
 def _require_maps(source: ArraySource) -> None:

@@ -104,12 +104,37 @@ class LogisticLoss(Statistic):
         )
         logistic_sums.widen_extents(z, chunk.labels, chunk.weights, state.extent)
         state.weight[...], state.loss[...] = totals
-        state.clipped[...] += np.count_nonzero(below_clip(chunk, self.clip).any(axis=1))
+        others, events = below_clip(chunk, self.clip).T
+        state.clipped[...] += np.count_nonzero(others | events)
         return state
 
     def merge(self, a: LogisticState, b: LogisticState) -> LogisticState:
         extent = np.minimum(a.extent, b.extent)
         return super().merge(a, b)._replace(extent=extent)
+
+
+class ExtentState(NamedTuple):
+    """Smallest log-odds and −log-odds by label (2, 2), as in `LogisticState`."""
+
+    extent: Floats
+
+
+@dataclass(frozen=True)
+class LogOddsExtents(Statistic):
+    """Extent of the log-odds of the rows of each label."""
+
+    clip: float = CLIP
+
+    def zero(self, classes: int) -> ExtentState:
+        return ExtentState(np.full((2, 2), np.inf))
+
+    def accumulate(self, state: ExtentState, chunk: Chunk) -> ExtentState:
+        z = log_odds(chunk, self.clip)
+        logistic_sums.widen_extents(z, chunk.labels, chunk.weights, state.extent)
+        return state
+
+    def merge(self, a: ExtentState, b: ExtentState) -> ExtentState:
+        return ExtentState(np.minimum(a.extent, b.extent))
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:

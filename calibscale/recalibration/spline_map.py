@@ -19,7 +19,7 @@ from calibscale.recalibration.log_odds_cells import LogOddsCells, LogOddsHistogr
 from calibscale.recalibration.logistic import (
     LogisticFit,
     LogisticLoss,
-    LogisticState,
+    LogOddsExtents,
     check_overlap,
     log_odds,
     newton_fit,
@@ -253,19 +253,17 @@ class Spline(RecalibrationMethod):
         return SplineFit
 
     def _fit(self, setup: DataProfile, read: Read) -> SplineFit:
-        # The log-odds of both labels are in the state of any logistic loss.
-        extents = LogisticLoss((0.0,), ("one",), self.clip)
-        result = read(HISTOGRAM, extents)
-        states = result.groups[None]
-        extent: LogisticState = states[extents]
-        check_overlap(self.name, extent.extent)
+        extents = LogOddsExtents(self.clip)
+        states = read(HISTOGRAM, extents).groups[None]
+        extent: Floats = states[extents].extent
+        check_overlap(self.name, extent)
         scores = OccupiedCells.of(states[HISTOGRAM].sums)
         coarse, cells = (
             LogOddsCells.of_scores(part, self.clip) for part in (scores.coarse(_CELLS), scores)
         )
         passes, raised = 1, False
         # Probabilities are raised to the clip, and logits are not.
-        if -extent.extent.min() > _BEYOND - np.log(self.clip):
+        if -extent.min() > _BEYOND - np.log(self.clip):
             histogram = LogOddsHistogram(self.clip)
             coarse = cells = read(histogram).groups[None][histogram].cells
             passes = 2
