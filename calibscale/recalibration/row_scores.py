@@ -84,12 +84,12 @@ class RowScores(DerivedSource):
                 after = version.read(start, stop).take(rows, start)
             # The rows before the change have been checked.
             columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
-        scores = np.full((stop - start, sum(c.shape[1] for c in columns)), np.nan)
-        scores[rows] = np.hstack(columns)
+        of_rows = np.hstack(columns)
         # Rows that are invalid or unlabelled in one version count in none, without an error.
-        missing = np.any(np.isnan(scores), axis=1)
-        scores[missing] = 0.0
-        scores = scores.clip(-LARGEST, LARGEST)
+        unusable = np.any(np.isnan(of_rows), axis=1)
+        of_rows[unusable] = 0.0
+        scores, missing = np.zeros((stop - start, of_rows.shape[1])), np.ones(stop - start, bool)
+        scores[rows], missing[rows] = of_rows.clip(-LARGEST, LARGEST), unusable
         if self.positions:
             assert block.covariates is not None
             scores = np.hstack([scores, block.covariates[:, list(self.positions)]])
