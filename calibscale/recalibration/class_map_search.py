@@ -41,7 +41,7 @@ _MAX_ERRORS = 512  # coefficients with exact second derivatives, and with standa
 # coefficients: after a long step, they are computed again in the next round.
 _PRECISIONS = (2.0, 0.5, 0.05, 1e-9)
 # Of a fit that judges another one, whose coefficients have standard errors far above it.
-_JUDGING_PRECISIONS = (2.0, 0.05, 1e-4)
+_JUDGING_PRECISIONS = (2.0, 0.05, 1e-3)
 _SAMPLE_PRECISION = 1e-4  # the fit to a sample is only a start
 _MAX_CALLS = 200
 _SLOPES = 2.0 ** np.arange(-6, 4)  # common slopes, of which the best for the sample is a start
