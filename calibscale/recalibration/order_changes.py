@@ -186,7 +186,7 @@ class AreaInfluences:
         w, out = weights_of(chunk), np.zeros(len(chunk))
         for fold, (before, after), share in zip(self.folds, self.ranks, self.shares, strict=True):
             held = _held(fold, chunk)
-            event = _column(chunk, _EVENT, held).astype(np.int64)
+            event = (_column(chunk, _EVENT, held) == 1.0).astype(np.int64)
             out[held] = share * (
                 after.influence(_column(chunk, self.columns[1], held), event, w[held])
                 - before.influence(_column(chunk, self.columns[0], held), event, w[held])

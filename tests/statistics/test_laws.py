@@ -132,12 +132,9 @@ BY_TOP_LABEL = TopLabelScores((0, 1))
 CLASS_SLOPES = np.stack([np.linspace(0.5, 1.2, K), np.linspace(-0.3, 0.4, K)])
 ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
 # Ranks of three scores, for rows with the score and the event in their covariates.
-RANKS = RanksOfScores(
-    np.array([0.3, 0.6, 1.0]), True, np.arange(1.0, 4.0), np.arange(3.0, 0.0, -1.0), 4, 5, 0.6, 0.0
-)
-INFLUENCES = AreaInfluences(
-    (None,), ((RANKS, RANKS._replace(area=0.7)),), (1.0,), 0.1, ROWS, columns=(0, 0)
-)
+RANKS = RanksOfScores(np.array([0.3, 0.6, 1.0]), np.arange(6.0).reshape(2, 3), 4.0, 5.0, 0.6, 0.0)
+DOUBLED = RANKS._replace(influences=2.0 * RANKS.influences)
+INFLUENCES = AreaInfluences((None,), ((RANKS, DOUBLED),), (1.0,), 0.1, ROWS, columns=(0, 0))
 EXAMPLES = {
     "AtomResiduals": lambda cls: cls(
         ATOMS, 6, coarsened(ATOMS.accumulate(ATOMS.zero(K), _chunk()), 30).keys.tobytes()
@@ -204,6 +201,7 @@ EXAMPLES = {
     ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls((0.9, 0.1), ("log_odds", "one")),
+    "LogOddsExtents": lambda cls: cls(1e-9),
     "LogOddsHistogram": lambda cls: cls(),
     "MapScores": lambda cls: cls(tuple(AffineMap(0.1 * i, 1.0, 1.2) for i in range(19))),
     "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
