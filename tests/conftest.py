@@ -36,6 +36,8 @@ _FIXTURES = {
     "browser": "browser",
     "ten_nights": "long",
 }
+# Examples in docstrings, which cannot be marked, that start a process
+_EXAMPLES_WITH_PROCESSES = {"calibscale.planning.cost_plan.plan"}
 _MARKERS = {"process", "cluster", "benchmarks", "slow", *_FOLDERS.values(), *_FIXTURES.values()}
 
 
@@ -45,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES}  # type: ignore[attr-defined]
         for marker in sorted(folders | fixtures):
             item.add_marker(marker)
+        if item.name in _EXAMPLES_WITH_PROCESSES:
+            item.add_marker("process")
     # The files that take minutes begin first, so that no process works alone in the end.
     longest = ("test_site.py", "test_benchmarks.py")
     items.sort(key=lambda item: item.path.name not in longest)

@@ -47,6 +47,9 @@ _ROWS_PER_COEFFICIENT = 20
 _CURVES = (Spline, Isotonic)
 _EVENTS_OF_CURVES = 50  # rows of the rarer class, about ten for each effective parameter
 _ROWS_OF_CURVES = 2 * _EVENTS_OF_CURVES  # of means and quantiles
+# Half-length of the interval of their mean score, relative to the score, up to which a curve is a
+# candidate.  If few rows determine the score, its standard error does not tell which curve is best.
+_MOST_UNCERTAIN = 0.5
 # A fit to four fifths of the rows is nearer to the fit to all rows than a fit to half of them is.
 # With many rows both are near enough, and the passes over the rows take long.
 _FIFTHS, _HALVES = 5, 2
@@ -78,7 +81,8 @@ def chosen_method(session: Session, cluster: str | None = None) -> Choice:
     intervals and quantiles, and the squared error of means.  Candidates are the predictions as they
     are, and an affine map of distributions, the conformal adjustment of intervals and quantiles, or
     the balance correction of means.  With 100 rows, isotonic regression of means and quantiles is a
-    candidate as well.
+    candidate as well, unless a few rows determine the score: the half-length of its interval must
+    be at most 50 % of it, which needs more rows if most outcomes are 0.
 
     The candidates of classes are the predictions as they are, a temperature, for two classes
     Platt's and beta calibration, and with 50 rows of the rarer class a spline and isotonic
@@ -126,10 +130,14 @@ def chosen_method(session: Session, cluster: str | None = None) -> Choice:
             f"{data.name}: no method can be chosen by the {noun}: {reason}; name a method, such as "
             f"{others[-1]}"
         )
+    if not data.target.has_classes and _is_uncertain(ranking):
+        curves = [name for name in losses if isinstance(methods[name], _CURVES)]
+        too_large += curves
+        losses = {name: loss for name, loss in losses.items() if name not in curves}
     chosen = _chosen(ranking, [method for name, method in methods.items() if name in losses])
     in_words = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
     note = f"chosen by the {noun} of rows that a fit has not used: {in_words}"
-    infinite = [name for name in versions if name not in losses]
+    infinite = [name for name in versions if name not in losses and name not in too_large]
     if infinite:
         note += f" (infinite: {', '.join(infinite)})"
     for name, reason in left_out.items():
@@ -179,6 +187,15 @@ class _RowsByLabel:
         if self.by_class is None:
             return self.labelled < _ROWS_OF_CURVES
         return float(self.by_class.min()) < _EVENTS_OF_CURVES
+
+
+def _is_uncertain(ranking: Ranking) -> bool:
+    """Whether few rows determine the score of the predictions as they are."""
+    (before,) = (model.estimate for model in ranking.models if model.name == Identity.name)
+    if before.interval is None or before.value is None:
+        return True
+    half = 0.5 * (before.interval.high - before.interval.low)
+    return half > _MOST_UNCERTAIN * abs(before.value)
 
 
 def _chosen(ranking: Ranking, methods: list[RecalibrationMethod]) -> RecalibrationMethod:

@@ -414,6 +414,7 @@ class FittedRecalibration(RecalibrationResult):
         """
         with Session.open(source, **options) as session:
             require_other_rows(session.source, self.fingerprint)
+            cluster = session.cluster_column if cluster is None else cluster
             improvement = improvement_on(session, self.fit, cluster, group_by)
         # A reason why the improvement was not known before does not apply any more.
         notes = tuple(note for note in self.notes if not note.startswith(NOT_JUDGED))

@@ -180,7 +180,6 @@ def improvement_by_cross_fits(
     after: ArraySource | None = None,
     group_by: Any = None,
     cluster: str | None = None,
-    fitted: FittedRecalibrator | None = None,
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 

@@ -260,3 +260,15 @@ def test_choice__of_calibrated_predictions_is_identity(n):
         for seed in range(100)
     )
     assert chosen >= binom.ppf(1e-3, 100, 0.8)
+
+
+@pytest.mark.parametrize("seed", [0, 23])
+def test_choice__of_means_has_no_curve_if_few_rows_determine_the_score(seed):
+    rng = np.random.default_rng(seed)
+    means = np.exp(0.7 * rng.normal(size=100))
+    outcomes = np.where(rng.random(100) < 0.9, 0, means / 0.1 * rng.gamma(1.0, size=100))
+    source = cs.from_arrays(predictions=means, forecast="mean", labels=outcomes)
+    # A handful of outcomes above 0 makes a step look better than it is.
+    fitted = cs.recalibrate(source, validate=False)
+    assert fitted.method != "isotonic"
+    assert "(too few rows for isotonic)" in "".join(fitted.notes)
