@@ -136,9 +136,18 @@ class _Contest:
                 if entrant.contestant.name not in states and self._runs_left(entrant)
             ]
         for entrant in entrants:
-            if entrant.worker is not None:
-                entrant.worker.run("unload")
+            self._unload(entrant)
         return states
+
+    def _unload(self, entrant: _Entrant) -> None:
+        """Drop the data of a contestant. A process that fails is started anew for the next size."""
+        if entrant.worker is None:
+            return
+        try:
+            entrant.worker.run("unload")
+        except (OverLimit, RuntimeError) as error:
+            entrant.close()
+            self._note_failure(entrant, error)
 
     def _loaded(self, entrant: _Entrant, cell: Path, classes: int) -> str:
         """Load the data, and start the process if necessary. Return why it cannot run, or ''."""
@@ -204,9 +213,12 @@ class _Contest:
         entrant.close()
         state = f"{error} limit" if isinstance(error, OverLimit) else "failed"
         if state == "failed":
-            self._report.note(f"{entrant.contestant.name}: {str(error).strip().splitlines()[-1]}")
+            self._note_failure(entrant, error)
         entrant.exceeded[classes] = state
         return state
+
+    def _note_failure(self, entrant: _Entrant, error: Exception) -> None:
+        self._report.note(f"{entrant.contestant.name}: {str(error).strip().splitlines()[-1]}")
 
     def _runs_left(self, entrant: _Entrant) -> bool:
         if self._settings.small:

@@ -184,10 +184,23 @@ class Worker:
     def _answer(self) -> Any:
         line = self._process.stdout.readline()  # type: ignore[union-attr]
         if not line:
-            self._process.wait()
-            self._errors.seek(0)
-            raise RuntimeError(f"{self._piece} failed:\n{self._errors.read()}")
+            raise self._failure()
         return json.loads(line)
+
+    def _request(self, arguments: tuple[Any, ...]) -> None:
+        requests = self._process.stdin
+        try:
+            requests.write(json.dumps(arguments) + "\n")  # type: ignore[union-attr]
+            requests.flush()  # type: ignore[union-attr]
+        except BrokenPipeError:
+            # The process has died since its last run.
+            raise self._failure() from None
+
+    def _failure(self) -> RuntimeError:
+        """Return the error of a process that has ended, with its standard error."""
+        self._process.wait()
+        self._errors.seek(0)
+        return RuntimeError(f"{self._piece} failed:\n{self._errors.read()}")
 
     def run(self, *arguments: Any, limits: Limits | None = None) -> Run:
         """Run the work once, with JSON arguments, within other limits if they are given.
@@ -197,13 +210,12 @@ class Worker:
         OverLimit
             If the run exceeds a limit.
         RuntimeError
-            If the work fails.
+            If the work fails, or the process has ended since the last run.
         """
         with _Sampler(self._process, limits or self._limits) as sampler:
             before = sampler.peak
-            self._process.stdin.write(json.dumps(arguments) + "\n")  # type: ignore[union-attr]
-            self._process.stdin.flush()  # type: ignore[union-attr]
             try:
+                self._request(arguments)
                 answer = self._answer()
             except RuntimeError:
                 # A process that the sampler has ended answers nothing.
@@ -221,7 +233,9 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        # A request that was not read is written again, to a process that may have died.
+        with suppress(BrokenPipeError):
+            self._open.close()
 
 
 class _Sampler(threading.Thread):
@@ -236,13 +250,19 @@ class _Sampler(threading.Thread):
         super().__init__(daemon=True)
         self._gone = psutil.Error
         self._process, self._limits = process, limits
-        self._root = psutil.Process(process.pid)
         self._ended = threading.Event()
         self.exceeded = ""
         self.peak = self._resident(self._family())
 
     def _family(self) -> list[Any]:
-        return [self._root, *self._root.children(recursive=True)]
+        """Return the process and its children, or none of them if the process has ended."""
+        import psutil
+
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except self._gone:
+            return []
 
     def _resident(self, family: list[Any]) -> int:
         total = 0

@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from matplotlib.image import imread
 
@@ -154,6 +156,33 @@ def test_worker__ends_a_run_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.M
         assert run.peak - run.before > 90e6
         with pytest.raises(OverLimit, match="memory"):
             worker.run(10**14)  # more than there is
+
+
+def test_worker__that_died_between_runs_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pieces.py").write_text(
+        "import os, sys, threading\n"
+        "def leaving():\n"
+        "    def work(seconds):\n"
+        "        print('left early', file=sys.stderr, flush=True)\n"
+        "        threading.Timer(seconds, os._exit, (1,)).start()\n"
+        "        return os.getpid()\n"
+        "    return work\n"
+    )
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from measure import Worker
+
+    with Worker(("pieces:leaving",), environment={"PYTHONPATH": str(tmp_path)}) as worker:
+        process = psutil.Process(worker.run(0.1).value)
+        # A process that has ended is a zombie until its parent asks for its state.
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with pytest.raises(RuntimeError, match="left early"):
+            worker.run(0.1)
+        # The process is gone now, and not only its end of the pipe.
+        with pytest.raises(RuntimeError, match="left early"):
+            worker.run(0.1)
 
 
 @pytest.mark.parametrize(
