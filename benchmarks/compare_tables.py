@@ -11,10 +11,17 @@ from compare_contestants import TASKS
 
 Rows = list[dict[str, Any]]
 Lines = list[list[str]]
+# Factor between times that count as alike: repeated runs of one contestant on a busy machine differ
+# by 2.3 in the median.
+ALIKE = 2.5
+ROUNDING = 1e-12  # relative error of sums in float64
 
 
 def of_task(task: str, rows: Rows) -> Lines:
-    """Time and peak memory by size and contestant. The shortest time is bold."""
+    """Time and peak memory by size and contestant.
+
+    The shortest time is bold, and so are the times that are like it.
+    """
     runs = [row for row in rows if row["what"] == "run" and row["task"] == task]
     names = list(dict.fromkeys(row["by"] for row in runs))
     lines = [["rows", "classes", *map(partial(_heading, runs), names)]]
@@ -34,15 +41,24 @@ def _heading(runs: Rows, name: str) -> str:
 def _cell(row: dict[str, Any], fastest: float, rows: Rows) -> str:
     if "seconds" in row:
         seconds = duration(row["seconds"])
-        if row["seconds"] == fastest:
+        if row["seconds"] <= ALIKE * fastest:
             seconds = f"**{seconds}**"
-        return f"{seconds}, {row['peak_mb']:,.0f} MB"
+        return f"{seconds}, {row['peak_mb']:,.0f} MB{_stated_error(row)}"
     most = limits(rows)
     texts = {
         "time limit": f"over {most['seconds']:g} s",
         "memory limit": f"over {most['bytes'] / 1e9:g} GB",
     }
     return texts.get(row["state"], row["state"])
+
+
+def _stated_error(row: dict[str, Any]) -> str:
+    """Relative error that an approximation states, where it is larger than rounding."""
+    values = row["values"]
+    # Tasks with approximations have one value.
+    largest = max(abs(value) for name, value in values.items() if name != "error")
+    error = values.get("error", 0.0)
+    return f", ± {_scientific(error / largest)}" if error > ROUNDING * largest else ""
 
 
 def limits(rows: Rows) -> dict[str, Any]:
@@ -52,8 +68,11 @@ def limits(rows: Rows) -> dict[str, Any]:
 
 
 def duration(seconds: float) -> str:
-    """Two digits, in milliseconds or seconds."""
-    value, unit = (1000.0 * seconds, "ms") if seconds < 1.0 else (seconds, "s")
+    """At least two digits, in milliseconds or seconds."""
+    if seconds == 0.0:
+        return "0 ms"
+    # 999.5 ms would be rounded to 1000 ms.
+    value, unit = (1000.0 * seconds, "ms") if seconds < 0.9995 else (seconds, "s")
     digits = 0 if value >= 9.95 else 1 if value >= 0.995 else 2
     return f"{value:.{digits}f} {unit}"
 
@@ -68,7 +87,7 @@ def values(rows: Rows) -> Lines:
                 [
                     TASKS[row["task"]].title,
                     row["by"],
-                    f"{_power_of_ten(row['difference'])}{kind}",
+                    f"{_scientific(row['difference'])}{kind}",
                     f"{row['rows']:,} x {row['classes']:,}",
                     "; ".join(_remarks(row, rows)),
                 ]
@@ -76,7 +95,7 @@ def values(rows: Rows) -> Lines:
     return lines
 
 
-def _power_of_ten(value: float) -> str:
+def _scientific(value: float) -> str:
     return f"{value:.1e}" if value else "0"
 
 
@@ -96,15 +115,16 @@ def _remarks(row: dict[str, Any], rows: Rows) -> list[str]:
 
 
 def start(rows: Rows) -> Lines:
-    """Seconds of start-up, medians over tasks."""
+    """Seconds of start-up, medians over tasks, each of which has one start."""
     starts = [row for row in rows if row["what"] == "start"]
-    lines = [["contestant", "start of Python and imports", "first call of 1,000 rows"]]
+    lines = [["contestant", "starts", "start of Python and imports", "first call of 1,000 rows"]]
     for name in dict.fromkeys(row["by"] for row in starts):
+        own = [row for row in starts if row["by"] == name]
         medians = (
-            statistics.median(row[key] for row in starts if row["by"] == name)
+            statistics.median(row[key] for row in own)
             for key in ("import_seconds", "first_call_seconds")
         )
-        lines.append([name, *map(duration, medians)])
+        lines.append([name, str(len(own)), *map(duration, medians)])
     return lines
 
 
