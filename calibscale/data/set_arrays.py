@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.array_types import Bools
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.label_values import named_labels
@@ -68,7 +69,8 @@ def from_sets(
     OptionError
         If the coverage is not in (0, 1), or names of classes are missing or repeated.
     InvalidDataError
-        If lengths differ, a set has a class twice, or a class does not exist.
+        If lengths differ, a set has a class twice, a class does not exist, a number of a matrix is
+        missing, or a sparse matrix has complex numbers.
 
     See Also
     --------
@@ -147,6 +149,9 @@ def _members(sets: Any, name: str) -> Members:
 
 
 def _of_matrix(sets: NDArray[Any], name: str) -> Members:
+    is_missing = _missing_numbers(sets)
+    if is_missing.any():
+        raise _missing_number(int(np.argmax(is_missing.any(axis=1))), name)
     if sets.dtype != np.bool_ and not np.isin(sets, (0, 1)).all():
         raise InvalidDataError(
             f"{name}: sets (n, K) must be true or false, not other values of {sets.dtype.name}; "
@@ -158,15 +163,29 @@ def _of_matrix(sets: NDArray[Any], name: str) -> Members:
 def _of_sparse(sets: Any, name: str) -> Members:
     if len(sets.shape) != 2:
         raise InvalidDataError(f"{name}: a sparse matrix must be (n, K), not {sets.shape}")
+    if sets.dtype.kind not in "biuf":
+        raise InvalidDataError(
+            f"{name}: a sparse matrix must have booleans or real numbers, not {sets.dtype.name}"
+        )
     # The matrix of the caller must stay as it is.
     rows = sets.tocsr(copy=True)
-    missing = np.isnan(rows.data) if rows.dtype.kind == "f" else np.zeros(0, bool)
-    if missing.any():
-        row = int(np.searchsorted(rows.indptr, np.argmax(missing), side="right")) - 1
-        raise InvalidDataError(f"{name}: row {row}: a number of its set is missing", row)
+    is_missing = _missing_numbers(rows.data)
+    if is_missing.any():
+        row = int(np.searchsorted(rows.indptr, np.argmax(is_missing), side="right")) - 1
+        raise _missing_number(row, name)
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return Members(rows.indptr.astype(np.int64), rows.indices, rows.shape[1])
+
+
+def _missing_numbers(values: NDArray[Any]) -> Bools:
+    """Return which numbers are NaN, which only floating-point numbers can be."""
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+
+
+def _missing_number(row: int, name: str) -> InvalidDataError:
+    """Return the error of a row whose set has a missing number."""
+    return InvalidDataError(f"{name}: row {row}: a number of its set is missing", row)
 
 
 def _of_lists(sets: list[Any], name: str) -> Members:

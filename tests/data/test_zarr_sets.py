@@ -131,8 +131,9 @@ def test_missing_flags__leave_rows_without_a_set(layout, tmp_path):
         cs.evaluate(source, "coverage")
     # Their labels are known, and so is the label of every other row but one.
     assert cs.evaluate(source, "coverage", on_invalid="drop")["coverage"].n == N - 3
-    with pytest.raises(cs.InvalidDataError, match="row 130: a number of its set is missing"):
-        cs.from_sets(sparse.csr_array(values), LABELS, coverage=0.4)
+    for sets in (values, sparse.csr_array(values)):
+        with pytest.raises(cs.InvalidDataError, match="row 130: a number of its set is missing"):
+            cs.from_sets(sets, LABELS, coverage=0.4)
 
 
 def test_other_numbers__are_named(tmp_path):

@@ -120,6 +120,7 @@ def test_labels__that_are_not_yet_known_are_left_out(unknown, member, labels):
         ([[True, False]] * 2, [0, 2], {}, "row 1: its label 2 is not a class"),
         ([[0], [-1]], [0, 1], {}, "row 1: its set has the class -1"),
         (np.array([[0, 2]]), [0], {}, "must be true or false, not other values of int64"),
+        (scipy.sparse.csr_array(np.eye(2) * 1j), [0, 1], {}, "or real numbers, not complex128"),
         (np.ones((2, 3, 2), bool), [0, 1], {}, r"choose one coverage, such as sets\[:, :, 0\]"),
         (5, [0], {}, "must be an array .* or a list of lists, not int"),
         ([[0], [1]], [0.5, 1.0], {}, "row 0: the label is 0.5, not an integer"),
