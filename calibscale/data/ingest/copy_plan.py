@@ -89,27 +89,26 @@ def planned_copy(
 ) -> PlannedCopy:
     """Plan a copy of files, with the errors of `ingest`."""
     keys = dict(keys)
-    storage_options, forecast = settings.storage_options, settings.forecast
+    forecast, class_names = settings.forecast, settings.class_names
+    storage_options, in_percent = settings.storage_options, bool(settings.percent)
     inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
-    binary, class_names = settings.binary, settings.class_names
     sets = holds_sets(forecast)
     if forecast is not None:
         require(
-            not binary and (class_names is None or sets),
+            not settings.binary and (class_names is None or sets),
             "forecast= has no binary= and no class_names=",
         )
         keys = {"predictions": "predictions", **keys}
     role_of(forecast, predictions=keys.get("predictions"))
-    percent = bool(settings.percent)
-    require(not percent or forecast is None, "forecast= has no percent=")
+    require(not in_percent or forecast is None, "forecast= has no percent=")
     check_files(inputs)
-    layouts = filled(layouts_of(inputs, keys, binary, percent=percent, sets=sets))
+    layouts = filled(layouts_of(inputs, keys, settings.binary, percent=in_percent, sets=sets))
     kind = forecast_of_columns(forecast, layouts[0].roles.get("predictions", ()))
-    first, stored = agree(layouts, binary, settings.dtype, kind, percent=percent)
-    require(not percent or first.kind == "probabilities", "percent= needs probabilities")
+    first, stored = agree(layouts, settings.binary, settings.dtype, kind, percent=in_percent)
+    require(not in_percent or first.kind == "probabilities", "percent= needs probabilities")
     top_k = "top_k" in first.roles  # the store has a further class with the remaining probability
-    binary = kind is None and first.columns == 1 and not top_k
-    classes, labels = 2 if binary else first.columns + top_k, None
+    is_binary = kind is None and first.columns == 1 and not top_k
+    classes, labels = 2 if is_binary else first.columns + top_k, None
     declared = {"positive": settings.positive, "ignore_index": settings.ignore_index}
     if sets and first.sets is None:
         require(class_names is None, SIZES_HAVE_NO_NAMES)
@@ -124,7 +123,7 @@ def planned_copy(
             lambda: labels_in(layouts),
             classes,
             first.file,
-            several=not binary,
+            several=not is_binary,
             class_names=names,
             **declared,
         )
@@ -133,14 +132,14 @@ def planned_copy(
     # The total is known if the formats of all files tell their number of rows.
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
-    note: dict[str, Any] = {"binary": binary, "dtype": str(stored)}
+    note: dict[str, Any] = {"binary": is_binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
     # The note decides whether a call resumes this store.  Options with their default are left out,
     # as in the notes of earlier versions.
     if settings.on_invalid == "drop":  # otherwise a store has all rows
         note |= {"on_invalid": settings.on_invalid, "tolerance": settings.tolerance}
     note |= {option: value for option, value in declared.items() if value is not None}
-    if percent:
+    if in_percent:
         note["percent"] = True
     if kind is not None:
         note["forecast"] = repr(kind)
@@ -150,7 +149,7 @@ def planned_copy(
         settings.tolerance,
         {
             "kind": first.kind if kind is None else kind.name,
-            "binary": binary,
+            "binary": is_binary,
             "forecast": kind,
             "columns": named,
         },
@@ -163,7 +162,7 @@ def planned_copy(
         "weights": first.weights,
     }
     if kind is None:
-        columns |= {"classes": classes, "kind": first.kind, "binary": binary}
+        columns |= {"classes": classes, "kind": first.kind, "binary": is_binary}
         columns["class_names"] = None if top_k else class_names
     else:
         columns |= {"forecast": kind, "columns": first.columns}
@@ -172,7 +171,7 @@ def planned_copy(
         keys=keys,
         layouts=layouts,
         names=named,
-        meaning=Meaning(covariates, labels, kind or classes, percent, class_names or ()),
+        meaning=Meaning(covariates, labels, kind or classes, in_percent, class_names or ()),
         rules=rules,
         columns=columns,
         rows=total,
