@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.kernels.tile_layout import panel_cuts
 from calibscale.planning.measured_times import pair_rate, panel_seconds
 from calibscale.planning.parallel_times import (
+    PairSteps,
     PairUnits,
     pairs_on_threads,
     pairs_on_workers,
@@ -33,7 +35,7 @@ class PairTimes(NamedTuple):
     ----------
     units : PairUnits or None
         Pairs of panels of one sum, or None for a sum that one thread computes.
-    times : float
+    repeats : float
         Number of sums.
     panels : int
         Number of panels of rows.
@@ -48,7 +50,7 @@ class PairTimes(NamedTuple):
     """
 
     units: PairUnits | None
-    times: float = 1.0
+    repeats: float = 1.0
     panels: int = 0
     panel: float = 0.0
     reads: int = 0
@@ -56,47 +58,68 @@ class PairTimes(NamedTuple):
     shared_bytes: int = 0
     serial: float = 0.0
 
-    def on_threads(self, threads: int) -> float:
+    def on_threads(self, threads: int) -> PairSteps:
         """Elapsed time of the sums on threads, without the time of panels."""
         if self.units is None:
-            return self.serial
-        return self.times * pairs_on_threads(self.units, threads)
+            return PairSteps(self.serial)
+        steps = pairs_on_threads(self.units, threads)
+        return steps._replace(pairs=self.repeats * steps.pairs)
 
     def panels_on_threads(self) -> float:
         """Elapsed time of reading panels, while threads wait."""
         return self.reads * self.panels * self.panel
 
-    def on_workers(self, workers: int, task: float, byte: float) -> float:
+    def on_workers(self, workers: int, task: float = 0.0, byte: float = 0.0) -> PairSteps:
         """Elapsed time of the sums on Dask workers, without the time of panels.
 
         `task` and `byte` are the seconds of the client for a task and for each byte that it moves.
         """
         if self.units is None:
-            return self.serial
-        per_unit = task + byte * self.state_bytes
-        once = pairs_on_workers(self.units, workers, per_unit)
-        return self.times * (once + byte * self.shared_bytes)
+            return PairSteps(self.serial)
+        steps = pairs_on_workers(self.units, workers, task + byte * self.state_bytes)
+        return PairSteps(
+            self.repeats * steps.pairs,
+            self.repeats * (steps.transport + byte * self.shared_bytes),
+            steps.rounds,
+        )
 
-    def tail_on_workers(self, workers: int) -> float:
+    def tail_on_workers(self, workers: int, task: float = 0.0, byte: float = 0.0) -> float:
         """Time by which the sums exceed an even division of their work among Dask workers."""
         if self.units is None:
             return 0.0
-        even = self.times * self.units.total / workers
-        return self.on_workers(workers, 0.0, 0.0) - even
+        even = self.repeats * self.units.total / workers
+        return self.on_workers(workers, task, byte).total - even
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of Dask workers in all sums."""
+        return 0 if self.units is None else math.ceil(self.repeats) * self.units.number
+
+    def bytes_moved(self, workers: int) -> int:
+        """Bytes of all states, and of the data that each busy worker gets for each sum."""
+        shared = self.shared_bytes * self.busy(workers, "dask")
+        return self.tasks * self.state_bytes + math.ceil(self.repeats) * shared
+
+    def client_seconds(self, task: float, byte: float) -> float:
+        """Time of the client for the tasks of Dask workers and for their data, see `on_workers`."""
+        if self.units is None:
+            return 0.0
+        per_sum = self.units.number * (task + byte * self.state_bytes) + byte * self.shared_bytes
+        return self.repeats * per_sum
 
     def panels_on_workers(self, workers: int) -> float:
         """Elapsed time in which a worker reads its panels."""
         if self.units is None:
             return 0.0
         cached = self.reads <= 1
-        once = panels_of_worker(self.units.number, self.panels, workers, cached)
-        return (1.0 if cached else self.times) * once * self.panel
+        per_sum = panels_of_worker(self.units.number, self.panels, workers, cached)
+        return (1.0 if cached else self.repeats) * per_sum * self.panel
 
     def elapsed(self, workers: int, on_dask: bool) -> float:
         """Elapsed time of the sums and of their panels, without transport."""
         if on_dask:
-            return self.on_workers(workers, 0.0, 0.0) + self.panels_on_workers(workers)
-        return self.on_threads(workers) + self.panels_on_threads()
+            return self.on_workers(workers).total + self.panels_on_workers(workers)
+        return self.on_threads(workers).total + self.panels_on_threads()
 
     def busy(self, workers: int, kind: str) -> int:
         """Number of workers that have work."""
@@ -135,13 +158,13 @@ def pair_times(run: Run, estimator: Pairwise, n: int) -> tuple[Cost, PairTimes]:
         sizes = Counter(stop - start for start, stop in cuts)
         units = units_of_panels(tuple(sizes.items()), rate.pairs, rate.parts)
     return cost, PairTimes(
-        units,
-        work.times,
-        len(cuts),
-        panel_seconds(run, work.sum, rows),
-        reads if reads == 1 else work.times * reads,
-        16 * rows * work.vectors if work.vectors else 8 * 18,
-        8 * n * work.vectors,
+        units=units,
+        repeats=work.times,
+        panels=len(cuts),
+        panel=panel_seconds(run, work.sum, rows),
+        reads=reads if reads == 1 else work.times * reads,
+        state_bytes=16 * rows * work.vectors if work.vectors else 8 * 18,
+        shared_bytes=8 * n * work.vectors,
     )
 
 
@@ -171,6 +194,6 @@ def pair_draw_times(
     units = units_of_panels(tuple(sizes.items()), rate.pairs, rate.parts)
     rows = cuts[0][1] - cuts[0][0]
     times = PairTimes(
-        units, products, state_bytes=16 * rows * at_once, shared_bytes=8 * n * at_once
+        units, repeats=products, state_bytes=16 * rows * at_once, shared_bytes=8 * n * at_once
     )
     return cost, times

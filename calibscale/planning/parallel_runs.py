@@ -8,6 +8,7 @@ from calibscale.engine.dask_trial import DaskTimes
 from calibscale.planning.pair_costs import PairTimes
 from calibscale.planning.parallel_times import (
     BlockTimes,
+    PairSteps,
     PassTimes,
     limit_of,
     pass_on_threads,
@@ -65,14 +66,15 @@ def expected_times(times: RunTimes, workers: int) -> tuple[ParallelTime, ...]:
 
 def time_on_threads(times: RunTimes, threads: int) -> ParallelTime:
     """Expected time with threads of one process."""
-    steps = _steps(
+    return _parallel_time(
+        "threads",
+        threads,
         times,
         0.0 if times.start is None else times.start.process,
         pass_on_threads(times.block, times.blocks, threads, times.arities, times.in_order),
         sum(sums.panels_on_threads() for sums in times.pairs),
-        sum(sums.on_threads(threads) for sums in times.pairs),
+        [sums.on_threads(threads) for sums in times.pairs],
     )
-    return _parallel_time("threads", threads, min(threads, times.blocks), steps, times.pairs)
 
 
 def time_on_workers(
@@ -80,18 +82,15 @@ def time_on_workers(
 ) -> ParallelTime:
     """Expected time with Dask workers of one thread, which start when the client has started."""
     block = times.block._replace(task=task_seconds(times, dask))
-    pass_times = pass_on_workers(block, times.blocks, times.tasks, times.length, workers)
-    pairs = sum(sums.on_workers(workers, 0.0, 0.0) for sums in times.pairs)
-    # Work overlaps with the tasks of the client, except for the time that they add.
-    with_client = sum(sums.on_workers(workers, dask.task, dask.byte) for sums in times.pairs)
-    steps = _steps(
+    return _parallel_time(
+        "dask",
+        workers,
         times,
         2.0 * (start.process + start.dask),
-        pass_times._replace(transport=pass_times.transport + with_client - pairs),
+        pass_on_workers(block, times.blocks, times.tasks, times.length, workers),
         sum(sums.panels_on_workers(workers) for sums in times.pairs),
-        pairs,
+        [sums.on_workers(workers, dask.task, dask.byte) for sums in times.pairs],
     )
-    return _parallel_time("dask", workers, min(workers, times.tasks), steps, times.pairs)
 
 
 def task_seconds(times: RunTimes, dask: DaskTimes) -> float:
@@ -99,24 +98,38 @@ def task_seconds(times: RunTimes, dask: DaskTimes) -> float:
     return dask.task + dask.byte * times.moved_bytes + times.pickling
 
 
-def _steps(
-    times: RunTimes, start: float, pass_times: PassTimes, panels: float, pairs: float
-) -> TimeSteps:
-    return TimeSteps(
+def _parallel_time(
+    kind: str,
+    workers: int,
+    times: RunTimes,
+    start: float,
+    pass_times: PassTimes,
+    panels: float,
+    pairs: list[PairSteps],
+) -> ParallelTime:
+    """Result from the times of the steps."""
+    steps = TimeSteps(
         start=start,
         opening=times.opening,
-        **pass_times._asdict(),
+        reading=pass_times.reading,
+        computing=pass_times.computing,
+        merging=pass_times.merging,
+        transport=pass_times.transport + sum(sums.transport for sums in pairs),
         panels=panels,
-        pairs=pairs,
+        pairs=sum(sums.pairs for sums in pairs),
         solving=times.solving,
     )
-
-
-def _parallel_time(
-    kind: str, workers: int, in_pass: int, steps: TimeSteps, pairs: tuple[PairTimes, ...]
-) -> ParallelTime:
-    """Result for workers of which `in_pass` have work in the pass."""
-    in_pairs = max((sums.busy(workers, kind) for sums in pairs), default=0)
-    busy = {"reading": in_pass, "computing": in_pass, "pairs": in_pairs}
-    limit = limit_of(steps.by_name(), busy, workers)
+    in_pass = min(workers, times.blocks if kind == "threads" else times.tasks)
+    in_pairs = max((sums.busy(workers, kind) for sums in times.pairs), default=0)
+    # Of several sums, the longest one decides whether more workers divide their time.
+    seconds = [sums.pairs for sums in pairs]
+    longest = seconds.index(max(seconds)) if seconds else None
+    rounds = {
+        "reading": pass_times.rounds,
+        "computing": pass_times.rounds,
+        "pairs": 1 if longest is None else pairs[longest].rounds,
+    }
+    limit = limit_of(steps.by_name(), rounds)
+    if limit == "few_panels" and longest is not None and times.pairs[longest].units is None:
+        limit = "drawn_pairs"
     return ParallelTime(kind, workers, max(in_pass, in_pairs), limit, steps)

@@ -32,16 +32,21 @@ class BlockTimes(NamedTuple):
 
 
 class PassTimes(NamedTuple):
-    """Elapsed time of a pass by step."""
+    """Elapsed time of a pass by step.
+
+    `rounds` is the number of blocks, or of runs of blocks, that are computed one after another in
+    this time.  With one round, more workers do not divide it.
+    """
 
     reading: float
     computing: float
     merging: float
     transport: float = 0.0
+    rounds: int = 1
 
     @property
     def total(self) -> float:
-        return sum(self)
+        return self.reading + self.computing + self.merging + self.transport
 
 
 def rounds_of(pieces: int, workers: int) -> int:
@@ -74,7 +79,7 @@ def pass_on_threads(
     if in_order:
         # The last block is computed after all blocks are read one after another.
         reading = max(reading, blocks * times.reading + times.computing - computing)
-    return PassTimes(reading, computing, merging)
+    return PassTimes(reading, computing, merging, rounds=rounds)
 
 
 def closing_merges(blocks: int, last: int, arities: tuple[int, ...]) -> int:
@@ -101,18 +106,25 @@ def last_chain(
     In each round one block per thread ends.  The chain of a node starts with its first block.
     Chains of earlier nodes run at the same time on other threads, so that the last two nodes of
     each level decide, of which the last one may have fewer children.
+
+    Example: 20 blocks and arities (8, 128) are nodes of 8, 8 and 4 blocks below one root.  Node 1
+    starts when 8 blocks have ended, which are 2 rounds of 4 threads.  It merges 8 children in 7
+    merges, and its state is merged once more in the root: 2 rounds and 8 merges.  Node 2 has 4
+    rounds, 3 merges of its own, and the merge in the root.
     """
     longest = 0.0
     levels = tree_levels(blocks, arities)
     for level in range(levels):
-        below, span = node_blocks(arities, level), node_blocks(arities, level + 1)
-        last_node = (blocks - 1) // span
+        child_blocks = node_blocks(arities, level)
+        full_blocks = node_blocks(arities, level + 1)
+        last_node = (blocks - 1) // full_blocks
         for node in range(max(0, last_node - 1), last_node + 1):
-            children = -(-min(span, blocks - node * span) // below)
-            # One more merge on each level above.
-            merges = children - 1 + levels - level - 1
-            earlier = node * span // threads * round_time
-            longest = max(longest, earlier + merges * merging)
+            first_block = node * full_blocks
+            children = -(-min(full_blocks, blocks - first_block) // child_blocks)
+            levels_above = levels - (level + 1)
+            merges = (children - 1) + levels_above  # one merge on each level above
+            started = first_block // threads * round_time
+            longest = max(longest, started + merges * merging)
     return longest
 
 
@@ -122,6 +134,8 @@ def pass_on_workers(
     """Elapsed time of a pass on Dask workers, for runs of `length` blocks each.
 
     A worker merges the states of a run.  The client merges the states of runs, one after another.
+    If the client limits the time, only the first run is booked as work of the workers, because the
+    client overlaps with all others.
     """
     rounds = rounds_of(tasks, workers)
     length = min(length, blocks)
@@ -132,12 +146,17 @@ def pass_on_workers(
     by_workers = rounds * run + last * received
     # The client limits: it receives states without a pause from the first run on.
     by_client = run + tasks * received
-    elapsed = max(by_workers, by_client)
-    reading, computing = rounds * length * times.reading, rounds * length * times.computing
-    merging = rounds * (length - 1) * times.merging
-    waiting = elapsed - reading - computing - merging
-    client_merging = waiting * times.merging / received if received else 0.0
-    return PassTimes(reading, computing, merging + client_merging, waiting - client_merging)
+    if by_client > by_workers:
+        rounds, received_alone = 1, tasks
+    else:
+        received_alone = last
+    return PassTimes(
+        rounds * length * times.reading,
+        rounds * length * times.computing,
+        (rounds * (length - 1) + received_alone) * times.merging,
+        received_alone * times.task,
+        rounds,
+    )
 
 
 # ---------------------------------------------------------------- Sums over pairs
@@ -177,17 +196,33 @@ def units_of_blocks(panels: int, total: float, parts: int) -> PairUnits:
     return PairUnits(panels, total, total / panels, parts)
 
 
-def pairs_on_threads(units: PairUnits, threads: int) -> float:
+class PairSteps(NamedTuple):
+    """Elapsed time of a sum over pairs by step.
+
+    `rounds` is the number of tasks, or of parts of a task, that a worker computes one after
+    another in this time.  With one round, more workers do not divide it.
+    """
+
+    pairs: float
+    transport: float = 0.0
+    rounds: int = 1
+
+    @property
+    def total(self) -> float:
+        return self.pairs + self.transport
+
+
+def pairs_on_threads(units: PairUnits, threads: int) -> PairSteps:
     """Elapsed time of pair sums on threads, which share the sub-tiles of one task after another."""
     # As `parts_on_threads`: about eight parts per thread, of at least one sub-tile.
     size = max(1, units.parts // (8 * threads))
     # All parts but the last have this size.  The slowest thread has most of them, and no more work
     # than the whole task.
-    share = rounds_of(-(-units.parts // size), threads) * size / units.parts
-    return units.total * min(1.0, share)
+    rounds = rounds_of(-(-units.parts // size), threads)
+    return PairSteps(units.total * min(1.0, rounds * size / units.parts), rounds=rounds)
 
 
-def pairs_on_workers(units: PairUnits, workers: int, task: float = 0.0) -> float:
+def pairs_on_workers(units: PairUnits, workers: int, task: float = 0.0) -> PairSteps:
     """Elapsed time of pair sums on Dask workers, each of which computes whole units.
 
     A list schedule of tasks of different sizes takes at least total / N and the longest task, and
@@ -196,14 +231,18 @@ def pairs_on_workers(units: PairUnits, workers: int, task: float = 0.0) -> float
     their distance, which is at most half of the longest task.
 
     `task` is the time of the client for the state of one task.  It overlaps with the work, except
-    for the last one, unless the client takes longer than the workers.
+    for the last one, unless the client takes longer than the workers.  Then only the longest task
+    is booked as work of the workers.
     """
     even = units.total / workers
     least = max(even, units.longest)
     most = even + (1.0 - 1.0 / workers) * units.longest
     # With a worker for each task, the longest task alone decides.
     elapsed = least if units.number <= workers else (least + most) / 2.0
-    return max(elapsed + task, units.longest + units.number * task)
+    by_workers, by_client = elapsed + task, units.longest + units.number * task
+    if by_client > by_workers:
+        return PairSteps(units.longest, units.number * task)
+    return PairSteps(elapsed, task, rounds_of(units.number, workers))
 
 
 def panels_of_worker(units: int, panels: int, workers: int, cached: bool) -> int:
@@ -218,18 +257,18 @@ def panels_of_worker(units: int, panels: int, workers: int, cached: bool) -> int
 
 # ---------------------------------------------------------------- What limits a run
 
-# Steps that workers share, with the limit if some of them have nothing to do.
+# Steps that workers share, with the limit if they cannot share the time any further.
 _SHARED = {"reading": "few_blocks", "computing": "few_blocks", "pairs": "few_panels"}
 
 
-def limit_of(steps: Mapping[str, float], busy: Mapping[str, int], workers: int) -> str:
+def limit_of(steps: Mapping[str, float], rounds: Mapping[str, int]) -> str:
     """Name of the step that takes most of the elapsed time.
 
-    `busy` are the numbers of workers that have work in a step.  If they are fewer than all, the
-    time is the time of the largest piece of work, and the limit is ``"few_blocks"`` or
-    ``"few_panels"``.
+    `rounds` are the numbers of pieces of work that follow one another in the time of a shared step.
+    With one round, the time is the time of the largest piece of work, which more workers do not
+    divide, and the limit is ``"few_blocks"`` or ``"few_panels"``.
     """
     largest = max(steps, key=steps.__getitem__)
-    if largest in _SHARED and busy.get(largest, workers) < workers:
+    if largest in _SHARED and rounds[largest] == 1:
         return _SHARED[largest]
     return largest

@@ -10,20 +10,41 @@ from calibscale.results.declarations import Computed, Count, Declared, Size
 
 _NOUNS = {"threads": "thread", "dask": "Dask worker"}
 # What the step is that takes most of the time, and whether more workers divide it.
-_LIMITS = {
-    "start": "the start of processes",
+_LIMITS_OF_ALL = {
     "opening": "opening the source and choosing settings, which one thread does",
-    "reading": "reading blocks, which workers divide",
-    "computing": "computing blocks, which workers divide",
-    "merging": "merging states, which the tree does one after another",
-    "transport": "sending tasks and receiving states, which one client does",
     "panels": "reading panels of rows for sums over pairs",
-    "pairs": "sums over pairs of rows, which workers divide",
     "solving": "the serial solve after the pass",
-    "few_blocks": "the largest block, as there are fewer blocks than workers",
-    "few_panels": "the largest pair of panels, as there are fewer pairs of panels than workers",
+    "drawn_pairs": "sums over drawn pairs of rows, which one thread does",
 }
-_STEP = {"few_blocks": ("reading", "computing"), "few_panels": ("pairs",)}  # steps of a limit
+_LIMITS = {
+    "threads": _LIMITS_OF_ALL
+    | {
+        "start": "the start of the process",
+        "reading": "reading blocks, which threads divide",
+        "computing": "computing blocks, which threads divide",
+        "merging": "merging states, which the tree does one after another",
+        "pairs": "sums over pairs of rows, which threads divide",
+        "few_blocks": "one block, which more threads do not divide",
+        "few_panels": "sums over pairs of rows, which have too few parts for more threads",
+    },
+    "dask": _LIMITS_OF_ALL
+    | {
+        "start": "the start of processes",
+        "reading": "reading blocks, which workers divide",
+        "computing": "computing blocks, which workers divide",
+        "merging": "merging states one after another",
+        "transport": "sending tasks and receiving states, which one client does",
+        "pairs": "sums over pairs of rows, which workers divide",
+        "few_blocks": "one run of blocks, which more workers do not divide",
+        "few_panels": "the largest task of a sum over pairs, which more workers do not divide",
+    },
+}
+# Steps of a limit that has another name.
+_STEP = {
+    "few_blocks": ("reading", "computing"),
+    "few_panels": ("pairs",),
+    "drawn_pairs": ("pairs",),
+}
 
 
 @dataclass(frozen=True)
@@ -77,8 +98,8 @@ class ParallelTime(Declared):
     busy : int
         Number of them that have work.
     limit : str
-        Step that takes most of the time, or ``"few_blocks"`` or ``"few_panels"`` if workers have no
-        work in this step.
+        Step that takes most of the time.  ``"few_blocks"``, ``"few_panels"`` or ``"drawn_pairs"``
+        are steps that more workers would not divide.
     steps : TimeSteps
         Times of the steps.
     """
@@ -104,7 +125,8 @@ class ParallelTime(Declared):
         steps = self.steps.by_name()
         seconds = sum(steps[name] for name in _STEP.get(self.limit, (self.limit,)))
         share = seconds / self.seconds if self.seconds else 0.0
-        sentence = f"{self.name}: {100 * share:.0f} % of the time is {_LIMITS[self.limit]}."
+        limit = _LIMITS[self.kind][self.limit]
+        sentence = f"{self.name}: {100 * share:.0f} % of the time is {limit}."
         idle = self.workers - self.busy
         if idle:
             verb = "has" if idle == 1 else "have"
@@ -115,6 +137,9 @@ class ParallelTime(Declared):
 def unmeasured(times: Sequence[ParallelTime], cores: int) -> tuple[str, ...]:
     """Sentences on the workers of a plan that no measurement on this machine covers."""
     sentences = ["Single pieces of work were measured with one core, and the rest is arithmetic."]
+    # A measured start takes some time.
+    if not any(time.steps.start for time in times):
+        sentences.append("The start of a process was not measured and is not in the totals.")
     if any(time.workers > cores for time in times):
         sentences.append(
             f"This machine has {plural(cores, 'core')}. More were not measured: memory bandwidth, "

@@ -37,7 +37,7 @@ def test_expected_times__of_four_workers_divide_the_blocks_alone():
     assert dask.seconds == pytest.approx(3.0 + 0.25 + 25 * 4.0 + 4 * 0.01 + 0.125)
     assert [time.limit for time in (serial, threads, dask)] == ["computing"] * 3
     assert serial.sentence == (
-        "1 thread: 75 % of the time is computing blocks, which workers divide."
+        "1 thread: 75 % of the time is computing blocks, which threads divide."
     )
 
 
@@ -65,10 +65,7 @@ def test_expected_times__name_the_limiting_step(changes, threads, dask):
 def test_expected_times__of_three_blocks_leave_a_worker_idle():
     for time in expected_times(TIMES._replace(**THREE_BLOCKS), 4)[1:]:
         assert time.busy == 3
-        assert time.sentence.endswith(
-            "the largest block, as there are fewer blocks than workers. "
-            "1 of them has nothing to do."
-        )
+        assert "do not divide. 1 of them has nothing to do." in time.sentence
 
 
 def test_expected_times__of_pairs_count_panels_and_states():
@@ -94,8 +91,60 @@ def test_expected_times__of_many_short_pairs_are_limited_by_the_client():
     times = TIMES._replace(blocks=1, tasks=1, pairs=(PairTimes(units),))
     # Sixteen workers compute 100 tasks per second, as many as the client sends.
     assert expected_times(times, 8)[2].limit == "pairs"
-    assert expected_times(times, 64)[2].limit == "transport"
-    assert expected_times(times, 64)[2].seconds > 100_000 * 0.01
+    for workers in (17, 20, 64):
+        dask = expected_times(times, workers)[2]
+        assert dask.limit == "transport"
+        assert dask.steps.pairs == pytest.approx(0.2)  # the first task
+        assert dask.seconds > 100_000 * 0.01
+
+
+def test_expected_times__name_the_client_from_the_number_of_workers_that_gains_nothing():
+    """More workers than the client can serve have the same time."""
+    block = BlockTimes(0.0, 1.0, 0.001)
+    times = TIMES._replace(
+        block=block, blocks=10_000, tasks=10_000, dask=DaskTimes(0.02, 0.0), opening=0.0
+    )
+    few, enough, many = (expected_times(times, workers)[2] for workers in (16, 64, 128))
+    assert few.limit == "computing"
+    assert few.seconds > enough.seconds == many.seconds
+    for expected in (enough, many):
+        assert expected.limit == "transport"
+        assert expected.steps.transport == pytest.approx(10_000 * 0.02)
+
+
+def test_expected_times__of_one_piece_of_work_are_not_divided():
+    one_block = TIMES._replace(blocks=1, tasks=1, start=StartTimes(0.5, 0.25))
+    for expected in expected_times(one_block, 1):
+        assert expected.limit == "few_blocks"
+        assert expected.busy == 1
+        assert expected.sentence.endswith("do not divide.")
+
+
+def test_expected_times__of_drawn_pairs_are_serial():
+    times = TIMES._replace(blocks=1, tasks=1, pairs=(PairTimes(None, serial=100.0),))
+    for expected in expected_times(times, 8):
+        assert expected.limit == "drawn_pairs"
+        assert expected.sentence.startswith(
+            f"{expected.name}: {100 * 100 / expected.seconds:.0f} % of the time is sums over drawn"
+        )
+
+
+def test_expected_times__of_threads_share_the_parts_of_pairs_of_panels():
+    """Sixteen threads share the parts of the only pair of panels, which one worker computes."""
+    units = PairUnits(number=1, total=80.0, longest=80.0, parts=1000)
+    times = TIMES._replace(blocks=1, tasks=1, pairs=(PairTimes(units),))
+    _, threads, dask = expected_times(times, 8)
+    assert (threads.limit, dask.limit) == ("pairs", "few_panels")
+    few_parts = times._replace(pairs=(PairTimes(units._replace(parts=4)),))
+    threads = expected_times(few_parts, 8)[1]
+    assert threads.limit == "few_panels"
+    assert "too few parts" in threads.sentence
+
+
+def test_unmeasured__says_that_no_start_was_measured():
+    text = "The start of a process was not measured and is not in the totals."
+    assert text not in unmeasured(expected_times(TIMES, 4), 4)
+    assert text in unmeasured(expected_times(TIMES._replace(start=None), 4), 4)
 
 
 def test_task_seconds__are_of_the_bytes_moved():

@@ -75,6 +75,9 @@ def test_pass_on_workers__agrees_with_a_simulation(workers, blocks, merge, task)
     assert value.total <= expected + 1e-9
     assert expected - value.total <= run + min(workers, tasks) * (task + merge)
     assert min(value) >= 0
+    # More workers would shorten the time exactly if there is more than one round.
+    doubled = pass_on_workers(times, blocks, tasks, length, 2 * workers)
+    assert (value.rounds > 1) == (doubled.total < value.total - 1e-9)
 
 
 @pytest.mark.parametrize("workers", [16, 64])
@@ -136,7 +139,7 @@ def test_pairs_on_workers__agrees_with_a_list_schedule(workers, rows):
     assert units.total == pytest.approx(sum(durations), rel=2 / rows)
     assert units.longest == pytest.approx(max(durations), rel=2 / rows)
     expected = list_schedule(durations, workers)
-    value = pairs_on_workers(units, workers)
+    value = pairs_on_workers(units, workers).total
     # Half of the distance of Graham's bounds.
     assert abs(value - expected) <= 0.5 * units.longest + 2 * units.total / rows
 
@@ -144,8 +147,8 @@ def test_pairs_on_workers__agrees_with_a_list_schedule(workers, rows):
 def test_pairs_on_workers__cannot_use_more_workers_than_pairs_of_panels():
     units = units_of_panels(((16_384, 4),), 1e6, 100)
     assert units.number == 10
-    assert pairs_on_workers(units, 10) == pairs_on_workers(units, 64) == units.longest
-    assert pairs_on_workers(units, 64, task=1e9) == units.longest + 10e9
+    assert pairs_on_workers(units, 10) == pairs_on_workers(units, 64) == (units.longest, 0.0, 1)
+    assert pairs_on_workers(units, 64, task=1e9) == (units.longest, 10e9, 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16, 64])
@@ -155,7 +158,7 @@ def test_pairs_on_threads__agrees_with_a_list_schedule(threads, parts):
     size = max(1, parts // (8 * threads))
     slices = [min(size, parts - start) for start in range(0, parts, size)]
     expected = list_schedule(slices, threads)
-    value = pairs_on_threads(PairUnits(1, float(parts), float(parts), parts), threads)
+    value = pairs_on_threads(PairUnits(1, float(parts), float(parts), parts), threads).total
     # The last part may be shorter than the others.
     assert expected - 1e-9 <= value <= expected + size
 
@@ -182,14 +185,14 @@ def test_pass_on_threads__in_order_reads_one_block_at_a_time():
 
 
 @pytest.mark.parametrize(
-    ("steps", "busy", "expected"),
+    ("steps", "rounds", "expected"),
     [
-        ({"computing": 5.0, "solving": 1.0}, {"computing": 8}, "computing"),
-        ({"computing": 5.0, "solving": 1.0}, {"computing": 3}, "few_blocks"),
-        ({"computing": 5.0, "solving": 6.0}, {"computing": 3}, "solving"),
-        ({"computing": 1.0, "pairs": 6.0}, {"computing": 8, "pairs": 3}, "few_panels"),
+        ({"computing": 5.0, "solving": 1.0}, {"computing": 2}, "computing"),
+        ({"computing": 5.0, "solving": 1.0}, {"computing": 1}, "few_blocks"),
+        ({"computing": 5.0, "solving": 6.0}, {"computing": 1}, "solving"),
+        ({"computing": 1.0, "pairs": 6.0}, {"computing": 8, "pairs": 1}, "few_panels"),
         ({"computing": 1.0, "transport": 6.0}, {"computing": 8}, "transport"),
     ],
 )
-def test_limit_of__names_the_longest_step_or_idle_workers(steps, busy, expected):
-    assert limit_of(steps, busy, 8) == expected
+def test_limit_of__names_the_longest_step_or_one_piece_of_work(steps, rounds, expected):
+    assert limit_of(steps, rounds) == expected
