@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 from calibscale.engine import dask_backend, dask_connection
@@ -54,17 +53,15 @@ class _TransportTask:
         return _TransportTask(shared)
 
 
-@cache
 def dask_times() -> DaskTimes | None:
     """Measure tasks and the transport of states with a scheduler and a worker in this process.
 
-    Processor time counts, so that pauses and other work on the machine do not.  Client, scheduler
-    and worker are threads of this process, so that the share of the worker, which another process
-    would have, is included.  The trial runs once in a process.  None if a cluster cannot start, as
-    without Dask, and in a task of a worker.
+    Processor time counts, so that pauses and other processes do not.  Client, scheduler and worker
+    are threads of this process, so that the share of the worker, which another process would have,
+    is included.  Other threads of this process would count as well, and Dask leaves threads and
+    changes its loggers, so that a plan runs the trial in a process of its own.  None if a cluster
+    cannot start, as without Dask.
     """
-    if dask_connection.in_task():
-        return None
     try:
         with _cluster_in_process() as client:
             connection = dask_connection.Connection(client)

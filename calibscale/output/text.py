@@ -423,6 +423,8 @@ def plan_table(plan: Plan) -> None:
         _cluster_table(console, plan.cluster)
     if plan.parallel:
         _times_table(console, plan)
+    for remark in plan.remarks:
+        _print(console, remark)
 
 
 def _times_table(console: Console, plan: Plan) -> None:
@@ -440,8 +442,6 @@ def _times_table(console: Console, plan: Plan) -> None:
     console.print()
     for time in times:
         _print(console, time.sentence)
-    for remark in plan.remarks:
-        _print(console, remark)
 
 
 def _cluster_table(console: Console, cost: ClusterCost) -> None:
@@ -450,8 +450,8 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
         ("blocks", f"{cost.blocks:,}"),
         ("tasks", f"{cost.tasks:,}"),
         ("merge levels", str(cost.merge_depth)),
-        ("sent per task", size(cost.task_bytes)),
-        ("returned per task", size(cost.state_bytes)),
+        ("sent per task of the pass", size(cost.task_bytes)),
+        ("returned per task of the pass", size(cost.state_bytes)),
         ("total transfer", size(cost.bytes_moved)),
         ("memory per worker", f"{size(cost.worker_memory)} + 200 MB"),
         ("memory of the client", f"{size(cost.client_memory)} + 200 MB"),

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Unpack
 
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import available_cpus
-from calibscale.engine.dask_trial import dask_times
 from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
 from calibscale.errors import require
@@ -28,13 +27,14 @@ from calibscale.planning.measured_times import (
     measured_pass,
     sent_to_worker,
     solving_seconds,
+    timed_rows,
 )
 from calibscale.planning.pair_costs import PairTimes, pair_draw_times, pair_times
 from calibscale.planning.parallel_runs import RunTimes, expected_times, task_seconds
-from calibscale.planning.process_start import start_times
+from calibscale.planning.process_start import ProcessTrial, process_trial
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
-from calibscale.results.parallel_results import unmeasured
+from calibscale.results.parallel_results import extrapolated, unmeasured
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import Scan, scan_of
@@ -58,9 +58,10 @@ def plan(
     """Estimate time, memory and input of `evaluate` or `calibration_test` with these arguments.
 
     On this machine, the pass is timed on its first block and pairs on a sample of 1,000 rows.  With
-    `workers`, the start of a process, the solve, and the transport of states by Dask within this
-    process are timed as well, and `parallel` has the expected times with so many threads or Dask
-    workers.  They follow from whole blocks, the order of merges, and tasks that one client sends.
+    `workers`, the solve, the start of a process, and the transport of states by Dask within that
+    process are timed as well.  `parallel` then has the expected times with one thread, with so many
+    threads, and with so many Dask workers.  They follow from whole blocks, the order of merges, and
+    tasks that one client sends.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def plan(
     ):
         require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
     # A plan must not start workers.  It only needs to know how many there would be.
-    scheduler = options.pop("scheduler", None)  # not started
+    scheduler = options.pop("scheduler", None)
     requested = listed(estimators)
     started = time.perf_counter()
     with Session.open(source, **options) as session:
@@ -109,10 +110,14 @@ def plan(
         rows = run.source.rows if rows is None else rows
         count, on_dask = _workers(workers, scheduler or run.execution.scheduler)
         linear, cluster, task, measured = _pass(run, rows, count, request)
-        draws = _draws(task, run.fitting, count, n_replicates) if n_replicates else None
+        draws = None
+        if n_replicates:
+            draws = _draws(task, run.fitting, rows, count, n_replicates)
         sums = _pair_sums(run, rows, n_replicates)
         if workers is not None:
-            times = _run_times(run, task, measured, draws, sums, workers, request)
+            # The process reads a block of the open source.
+            trial = process_trial(sent_to_worker(task))
+            solving = solving_seconds(run, task, measured.state, request)
     pieces = [linear]
     if draws is not None:
         pieces.append(draws.cost)
@@ -122,27 +127,38 @@ def plan(
         for estimate in run.chosen
         if isinstance(estimate, Estimate)
     }
-    result = Plan(run.source.describe(), rows, count, tuple(pieces), left_out=left_out)
+    remarks = extrapolated(timed_rows(task), min(task.block_rows, rows))
+    result = Plan(
+        run.source.describe(), rows, count, tuple(pieces), left_out=left_out, remarks=remarks
+    )
     if workers is None:
         return result
     if opening < _QUICK:  # the first opening also imports modules
         opening = _opening_seconds(source, requested, on_unsupported, options)
-    parallel = expected_times(times._replace(opening=opening), workers)
-    cluster = _with_tasks(cluster, times, workers)
-    remarks = unmeasured(parallel, available_cpus())
+    times = _run_times(
+        task, measured, draws, sums, workers, trial=trial, opening=opening, solving=solving
+    )
+    parallel = expected_times(times, workers)
+    cluster = _of_the_run(cluster, times, workers)
+    remarks += unmeasured(parallel, available_cpus())
     return replace(result, cluster=cluster, parallel=parallel, remarks=remarks)
 
 
-def _with_tasks(cluster: ClusterCost, times: RunTimes, workers: int) -> ClusterCost:
-    """Cost of a cluster with the time of its client, and with the tasks of sums over pairs."""
+def _of_the_run(cluster: ClusterCost, times: RunTimes, workers: int) -> ClusterCost:
+    """Cost of the pass on a cluster, with the time of its client and with sums over pairs."""
+    # Without Dask, no time of its tasks is known.
+    task, byte = times.dask or (0.0, 0.0)
+    client_seconds = cluster.client_seconds
     if times.dask is not None:
         client_seconds = times.tasks * (task_seconds(times, times.dask) + times.block.merging)
-        cluster = replace(cluster, client_seconds=client_seconds)
-    units = [sums.units for sums in times.pairs if sums.units is not None]
+    pairs = times.pairs
     return replace(
         cluster,
-        panel_pairs=sum(unit.number for unit in units),
-        pair_tail=sum(sums.tail_on_workers(workers) for sums in times.pairs),
+        bytes_moved=cluster.bytes_moved + sum(sums.bytes_moved(workers) for sums in pairs),
+        worker_seconds=cluster.worker_seconds + sum(sums.elapsed(workers, True) for sums in pairs),
+        client_seconds=client_seconds + sum(sums.client_seconds(task, byte) for sums in pairs),
+        panel_pairs=sum(sums.tasks for sums in pairs),
+        pair_tail=sum(sums.tail_on_workers(workers, task, byte) for sums in pairs),
     )
 
 
@@ -165,13 +181,15 @@ def _opening_seconds(
 
 
 def _run_times(
-    run: Run,
     task: Scan,
     measured: MeasuredPass,
     draws: _Draws | None,
     sums: list[tuple[Cost, PairTimes]],
     workers: int,
-    interval: Resampling | None,
+    *,
+    trial: ProcessTrial | None,
+    opening: float,
+    solving: float,
 ) -> RunTimes:
     """Times of the pieces of a run, with the number of runs of blocks for Dask workers."""
     block = measured.times
@@ -179,10 +197,10 @@ def _run_times(
         block = block._replace(computing=block.computing + draws.block_seconds)
     length = run_length(task, workers)
     return RunTimes(
-        start=start_times(sent_to_worker(task)),
-        dask=dask_times(),
-        opening=0.0,
-        solving=solving_seconds(run, task, measured.state, interval),
+        start=None if trial is None else trial.start,
+        dask=None if trial is None else trial.dask,
+        opening=opening,
+        solving=solving,
         blocks=task.blocks,
         length=length,
         tasks=-(-task.blocks // length),
@@ -225,7 +243,8 @@ def _pass(
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
     # The timed block is of this source, and the number of blocks of the planned one.
     task = replace(task, blocks=-(-rows // size))
-    measured = measured_pass(task)
+    planned = min(size, rows)  # rows of a block
+    measured = measured_pass(task, planned)
     block, merge = measured.times.block, measured.times.merging
     # More workers than blocks have nothing to do.
     busy = min(workers, task.blocks)
@@ -266,7 +285,7 @@ class _Draws(NamedTuple):
 
 
 def _draws(
-    task: Scan, chosen: list[BoundEstimator], workers: int, n_replicates: int
+    task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
 ) -> _Draws | None:
     """Cost of the replicates of a test with states that merge, from the time of a few."""
     one_pass = (e for e in chosen if not isinstance(e, Pairwise))
@@ -277,7 +296,7 @@ def _draws(
     few = replace(task, statistics=tuple(drawn.values()))
     # Time and states grow in proportion to the number of replicates.
     share = n_replicates / min(n_replicates, _FEW)
-    seconds = share * block_seconds(few)
+    seconds = share * block_seconds(few, min(task.block_rows, rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
     alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
     cost = Cost(

@@ -32,13 +32,15 @@ from calibscale.statistics.one_pass import PassResult, Scan, finished
 
 _SAMPLE_SECONDS = 0.1  # least time of a timing
 _REPETITIONS = 3  # most repetitions of a block, if it is short
-_SHORT = 10  # most repetitions of the read of a panel, which other work may delay by a multiple
+# Most repetitions of the read of a panel, which other work may delay by a multiple.
+_PANEL_REPETITIONS = 10
 
 
 class MeasuredPass(NamedTuple):
     """Times of a pass, the state of a block, and bytes of a pickled task and of this state.
 
-    `pickling` is the time in which the state is pickled and restored.
+    `pickling` is the time in which the state is pickled and restored.  `task_bytes` is 0 for a task
+    that pickle does not support.
     """
 
     times: BlockTimes
@@ -48,11 +50,10 @@ class MeasuredPass(NamedTuple):
     state_bytes: int
 
 
-def measured_pass(task: Scan) -> MeasuredPass:
-    """Measure the first block of a pass, for blocks with all rows."""
-    rows = min(task.block_rows, task.source.rows)
-    # The first block may have fewer rows than a block of a larger source.
-    scale = task.block_rows / max(1, rows)
+def measured_pass(task: Scan, planned: int) -> MeasuredPass:
+    """Measure the first block of a pass, for blocks of `planned` rows."""
+    rows = timed_rows(task)
+    scale = planned / max(1, rows)
 
     def read() -> object:
         return task.source.read(0, rows, covariates=task.rules.reads_covariates)
@@ -69,9 +70,21 @@ def measured_pass(task: Scan) -> MeasuredPass:
     return MeasuredPass(times, state, pickling, len(sent_to_worker(task)), state_bytes)
 
 
+def timed_rows(task: Scan) -> int:
+    """Number of rows of the timed block, which may differ from those of a block of the plan."""
+    return min(task.block_rows, task.source.rows)
+
+
 def sent_to_worker(task: Scan) -> bytes:
-    """The first part of a task and its shared data, as a worker gets them."""
-    return pickle.dumps((task.part(0, 1), task.shared))
+    """The first part of a task and its shared data, as a worker gets them.
+
+    No bytes if pickle does not support the task, as with a source whose class a function defines.
+    """
+    try:
+        return pickle.dumps((task.part(0, 1), task.shared))
+    # Pickle has no common error: AttributeError is for local classes, TypeError for open files.
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return b""
 
 
 def quickest(work: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -84,12 +97,12 @@ def quickest(work: Callable[[], object], clock: Callable[[], float]) -> float:
     return min(times)
 
 
-def block_seconds(task: Scan) -> float:
-    """Processor time of the first block of a task, for a block with all rows."""
+def block_seconds(task: Scan, planned: int) -> float:
+    """Processor time of the first block of a task, for a block of `planned` rows."""
     with one_thread():
         task.state(0)  # compile outside the clock
         seconds = quickest(_state_of(task), time.thread_time)
-    return seconds * task.block_rows / max(1, min(task.block_rows, task.source.rows))
+    return seconds * planned / max(1, timed_rows(task))
 
 
 def _state_of(task: Scan) -> Callable[[], object]:
@@ -146,7 +159,7 @@ def solving_seconds(run: Run, task: Scan, state: PassResult, interval: Resamplin
 def panel_seconds(run: Run, spec: PairSum, rows: int) -> float:
     """Elapsed time in which a panel of so many rows is read and laid out for a sum over pairs."""
     times: list[float] = []
-    while len(times) < 2 or (len(times) < _SHORT and sum(times) < _SAMPLE_SECONDS):
+    while len(times) < 2 or (len(times) < _PANEL_REPETITIONS and sum(times) < _SAMPLE_SECONDS):
         # The first one compiles.  Panels are cached in one context, and read again in another.
         with run.pairs().panels(spec.tiled, spec.notion, spec.precision) as panels:
             started = time.perf_counter()

@@ -1,52 +1,69 @@
-"""Time in which a process that computes blocks starts, by a trial."""
+"""Times of a process that computes blocks and sends tasks to Dask workers, by a trial."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
-# The process receives a pickled task, as a worker does.  Its processor time is printed after
-# imports of Dask, after a first block, and after a second block.
+from calibscale.engine.dask_trial import DaskTimes
+
+# The process receives a pickled task, as a worker does.  Its processor time is noted after a first
+# block, after a second block, and after imports of Dask.  Dask is imported last, so that modules
+# that calibscale imports as well are not booked as its own.
 _PROGRAM = """
 import contextlib, json, pickle, sys, time
 sys.path[:] = json.loads(sys.argv[1])
-with contextlib.suppress(ImportError):
-    import distributed
-dask = time.process_time()
 import calibscale.evaluation.evaluate
 task, shared = pickle.load(sys.stdin.buffer)
 task = task.joined(shared)
-ends = [dask]
+ends = []
 for _ in range(2):
     task.state(0)
     ends.append(time.process_time())
-print(json.dumps(ends))
+with contextlib.suppress(ImportError):
+    import distributed
+ends.append(time.process_time())
+from calibscale.engine.dask_trial import dask_times
+print(sys.argv[2] + json.dumps({"ends": ends, "dask": dask_times()}), flush=True)
 """
-_LONGEST = 120.0  # seconds
+_PREFIX = "calibscale process trial: "  # of the result, as imports may print as well
+# Seconds.  Two blocks of a wide source may take several, and other work may delay them.
+_LONGEST = 60.0
 
 
 class StartTimes(NamedTuple):
-    """Processor time of the start of a process, and of the additional imports of a Dask worker."""
+    """Processor time of the start of a process, and of the additional imports of a Dask worker.
+
+    `process` has the interpreter, imports, the receipt of a task, and compiled code.
+    """
 
     process: float
     dask: float
 
 
-def start_times(sent: bytes) -> StartTimes | None:
-    """Start a process that computes a block of a pickled task, and return the time of its start.
+class ProcessTrial(NamedTuple):
+    """Start of a process, and times of a Dask client in it, or None if Dask does not start."""
+
+    start: StartTimes
+    dask: DaskTimes | None
+
+
+def process_trial(sent: bytes) -> ProcessTrial | None:
+    """Start a process that computes a block of a pickled task, and return its times.
 
     Compiled code is loaded with the first block, which therefore takes longer than the second one.
     Processor time leaves out the waits for a cold disk.  None if the process fails, as with classes
-    that only this process knows.
+    that only this process knows, or if no Python interpreter is known.
     """
-    if not sys.executable:  # Python is embedded in another program
+    if not sent or not _is_interpreter():
         return None
     try:
         # Isolated, so that no file of the working folder is imported that this process would not.
         ended = subprocess.run(
-            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path)],
+            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), _PREFIX],
             input=sent,
             capture_output=True,
             check=True,
@@ -54,6 +71,26 @@ def start_times(sent: bytes) -> StartTimes | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    dask, first, second = json.loads(ended.stdout.splitlines()[-1])
+    return _trial_of(ended.stdout.decode(errors="replace"))
+
+
+def _is_interpreter() -> bool:
+    """Whether `sys.executable` is Python.
+
+    It is the program itself if Python is embedded in it or frozen with it, and may then start
+    anything.
+    """
+    name = Path(sys.executable or "").name.lower()
+    return name.startswith("python") and not getattr(sys, "frozen", False)
+
+
+def _trial_of(output: str) -> ProcessTrial | None:
+    """Times in the output of the process, or None without a result."""
+    results = [line for line in output.splitlines() if line.startswith(_PREFIX)]
+    if not results:
+        return None
+    result = json.loads(results[-1].removeprefix(_PREFIX))
+    first, second, imported = result["ends"]
     block = second - first
-    return StartTimes(max(0.0, first - dask - block), dask)
+    start = StartTimes(max(0.0, first - block), imported - second)
+    return ProcessTrial(start, None if result["dask"] is None else DaskTimes(*result["dask"]))

@@ -437,25 +437,31 @@ class Cost(Declared):
 
 @dataclass(frozen=True)
 class ClusterCost(Declared):
-    """Expected cost of the pass over the rows on worker processes of one thread each.
+    """Expected cost of a run on worker processes of one thread each.
 
     Attributes
     ----------
     blocks, tasks : int
-        Numbers of blocks of rows, and of runs of neighbouring blocks, each sent as one task.
+        Numbers of blocks of rows of the pass, and of runs of neighbouring blocks, each sent as one
+        task.
     merge_depth : int
         Number of levels of the merge tree.
     task_bytes, state_bytes, bytes_moved : int
-        Sizes of a task, of the state it returns, and of all tasks and states.
+        Sizes of a task of the pass and of the state it returns, and of all tasks and states of the
+        pass and of sums over pairs.
     worker_memory, client_memory : int
-        Memory in bytes beyond the about 200 MB of an interpreter with imported packages.
+        Memory in bytes of the pass beyond the about 200 MB of an interpreter with imported
+        packages.
     worker_seconds, client_seconds : float
-        Time of one worker, and of the client, which sends tasks and merges their states.  Without
-        Dask, the time of the client has the merges alone.
+        Time of one worker, and of the client, which sends tasks and merges their states, for the
+        pass and sums over pairs.  If tasks of Dask could not be measured, the time of the client
+        has the merges of the pass alone.
     panel_pairs : int
-        Number of pairs of panels, which are the tasks of exact sums over pairs of rows.
+        Number of pairs of panels, which are the tasks of exact sums over pairs of rows, over all
+        sums.
     pair_tail : float
-        Seconds by which these sums take longer than an even division among the workers.
+        Seconds by which these sums, with their transport, take longer than an even division among
+        the workers.
     """
 
     blocks: Count
@@ -477,8 +483,8 @@ class Plan(Tabular, Declared):
     """Expected costs of a run, with `cluster` and `parallel` if a number of workers was given.
 
     `parallel` has the expected elapsed times with one thread, with so many threads, and with so
-    many Dask workers, and `remarks` say what they do not cover.  `left_out` are the reasons why
-    estimators would have no value, by name.
+    many Dask workers, and `remarks` say what the times do not cover.  `left_out` are the reasons
+    why estimators would have no value, by name.
 
     Examples
     --------

@@ -134,6 +134,16 @@ class ParallelTime(Declared):
         return sentence
 
 
+def extrapolated(timed: int, planned: int) -> tuple[str, ...]:
+    """Sentence on a block of `planned` rows whose time follows from fewer, `timed` rows."""
+    if timed >= planned:
+        return ()
+    return (
+        f"The time of a block of {planned:,} rows was extrapolated from {plural(timed, 'row')}. "
+        "Its constant part is counted more than once.",
+    )
+
+
 def unmeasured(times: Sequence[ParallelTime], cores: int) -> tuple[str, ...]:
     """Sentences on the workers of a plan that no measurement on this machine covers."""
     sentences = ["Single pieces of work were measured with one core, and the rest is arithmetic."]
@@ -156,7 +166,7 @@ def unmeasured(times: Sequence[ParallelTime], cores: int) -> tuple[str, ...]:
         )
     else:
         sentences.append(
-            "There is no time of Dask workers, because the extra cluster is not installed or their "
-            "start could not be measured."
+            "There is no time of Dask workers, because the extra cluster is not installed, or "
+            "their start or their tasks could not be measured."
         )
     return tuple(sentences)

@@ -192,13 +192,30 @@ def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panel
     serial, threads, dask = planned.parallel
     assert planned.cluster is not None
     assert planned.cluster.panel_pairs == dask.busy == 10
-    # One pair of panels takes an eighth of the work, instead of the even share of 1/64.
+    # One pair of panels takes an eighth of the work, instead of the even share of 1/64.  The client
+    # receives its state, and the states of the pass.
     tail = (1 / 8 - 1 / 64) * serial.steps.pairs
-    assert planned.cluster.pair_tail == pytest.approx(tail)
+    assert tail < planned.cluster.pair_tail < tail + dask.steps.transport
+    # The client has tasks of ten pairs of panels, more than the tasks of the pass.
+    assert planned.cluster.client_seconds >= dask.steps.transport
+    states = planned.cluster.tasks * (planned.cluster.task_bytes + planned.cluster.state_bytes)
+    assert planned.cluster.bytes_moved > states
     assert dask.steps.pairs >= serial.steps.pairs / 8  # a pair of panels is 1/8 of n²/2
     assert threads.steps.pairs < dask.steps.pairs
     # Threads read the panels one after another.
     assert threads.steps.panels == serial.steps.panels > 0
+
+
+@pytest.mark.long
+def test_plan__of_a_row_is_not_a_block_of_rows() -> None:
+    """A block of one row takes the measured time, and not that of all rows of a full block."""
+    one = cs.from_arrays(probabilities=[[0.5, 0.5]], labels=[0])
+    planned = cs.plan(one, "ece")
+    many = cs.plan(one, "ece", rows=10**6)
+    assert planned.remarks == ()
+    # A full block has tens of thousands of rows, and there are several.
+    assert many.seconds > 1000 * planned.seconds
+    assert any("was extrapolated from 1 row" in remark for remark in many.remarks)
 
 
 @pytest.mark.long
