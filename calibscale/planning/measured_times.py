@@ -71,7 +71,7 @@ def measured_pass(task: Scan, planned: int) -> MeasuredPass:
 
 
 def timed_rows(task: Scan) -> int:
-    """Number of rows of the timed block, which may differ from those of a block of the plan."""
+    """Number of rows of the timed block.  A block of the plan may have another number."""
     return min(task.block_rows, task.source.rows)
 
 
