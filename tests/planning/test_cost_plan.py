@@ -209,9 +209,9 @@ def test_plan__of_exact_pairs_has_at_most_as_many_busy_workers_as_pairs_of_panel
 @pytest.mark.long
 def test_plan__of_a_row_is_not_a_block_of_rows() -> None:
     """A block of one row takes the measured time, and not the time of a full block."""
-    one = cs.from_arrays(probabilities=[[0.5, 0.5]], labels=[0])
-    planned = cs.plan(one, "ece")
-    many = cs.plan(one, "ece", rows=10**6)
+    single_row = cs.from_arrays(probabilities=[[0.5, 0.5]], labels=[0])
+    planned = cs.plan(single_row, "ece")
+    many = cs.plan(single_row, "ece", rows=10**6)
     assert planned.remarks == ()
     # A full block has tens of thousands of rows, and there are several.
     assert many.seconds > 1000 * planned.seconds

@@ -68,8 +68,8 @@ def test_plan__of_a_source_with_a_local_class_has_no_start(rng):
     class LocalSource(ArraySource):
         """Source whose class pickle cannot find by name."""
 
-    made = cs.from_arrays(probabilities=rng.dirichlet(np.ones(3), 50), labels=[0, 1] * 25)
-    settings = {field.name: getattr(made, field.name) for field in fields(made) if field.init}
+    arrays = cs.from_arrays(probabilities=rng.dirichlet(np.ones(3), 50), labels=[0, 1] * 25)
+    settings = {field.name: getattr(arrays, field.name) for field in fields(arrays) if field.init}
     planned = cs.plan(LocalSource(**settings), "ece", workers=2)
     assert planned.cluster.task_bytes == 0
     assert [time.kind for time in planned.parallel] == ["threads", "threads"]
