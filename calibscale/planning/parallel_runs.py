@@ -132,4 +132,8 @@ def _parallel_time(
     limit = limit_of(steps.by_name(), rounds)
     if limit == "few_panels" and longest is not None and times.pairs[longest].units is None:
         limit = "drawn_pairs"
+    # More threads do not read faster if only one of them reads at a time.
+    in_order = times.in_order and kind == "threads" and steps.reading > steps.computing
+    if in_order and limit in ("reading", "few_blocks"):
+        limit = "reading_in_order"
     return ParallelTime(kind, workers, max(in_pass, in_pairs), limit, steps)

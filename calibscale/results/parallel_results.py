@@ -21,6 +21,7 @@ _LIMITS = {
     | {
         "start": "the start of the process",
         "reading": "reading blocks, which threads divide",
+        "reading_in_order": "reading blocks, which one thread does at a time",
         "computing": "computing blocks, which threads divide",
         "merging": "merging states, which the tree does one after another",
         "pairs": "sums over pairs of rows, which threads divide",
@@ -42,6 +43,7 @@ _LIMITS = {
 # Steps of a limit that has another name.
 _STEP = {
     "few_blocks": ("reading", "computing"),
+    "reading_in_order": ("reading",),
     "few_panels": ("pairs",),
     "drawn_pairs": ("pairs",),
 }
@@ -50,6 +52,10 @@ _STEP = {
 @dataclass(frozen=True)
 class TimeSteps(Declared):
     """Elapsed seconds of the steps of a run.
+
+    If the client limits the time of Dask workers, its time is in `transport` and `merging`.  Then
+    `reading` and `computing` have the first task alone, and `pairs` the longest one, because the
+    other tasks overlap with the client.
 
     Attributes
     ----------
@@ -98,8 +104,8 @@ class ParallelTime(Declared):
     busy : int
         Number of them that have work.
     limit : str
-        Step that takes most of the time.  ``"few_blocks"``, ``"few_panels"`` or ``"drawn_pairs"``
-        are steps that more workers would not divide.
+        Step that takes most of the time.  ``"few_blocks"``, ``"few_panels"``, ``"drawn_pairs"`` and
+        ``"reading_in_order"`` are steps that more workers would not divide.
     steps : TimeSteps
         Times of the steps.
     """

@@ -120,6 +120,16 @@ def test_expected_times__of_one_piece_of_work_are_not_divided():
         assert expected.sentence.endswith("do not divide.")
 
 
+def test_expected_times__of_reads_in_order_are_not_divided_by_threads():
+    """Columns of frames are read by one thread at a time."""
+    times = TIMES._replace(block=BlockTimes(3.0, 1.0, 0.0), in_order=True)
+    _, four, _ = expected_times(times, 4)
+    _, eight, _ = expected_times(times, 8)
+    assert four.limit == eight.limit == "reading_in_order"
+    assert four.seconds == eight.seconds
+    assert eight.sentence.endswith("one thread does at a time.")
+
+
 def test_expected_times__of_drawn_pairs_are_serial():
     times = TIMES._replace(blocks=1, tasks=1, pairs=(PairTimes(None, serial=100.0),))
     for expected in expected_times(times, 8):
