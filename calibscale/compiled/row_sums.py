@@ -30,7 +30,7 @@ _INFINITY = np.int64(0x7FF0000000000000)
 
 
 @inlined()
-def _extent(row):
+def extent_of(row):
     """(smallest, largest, whether all are finite or −∞, but some finite), by the order of the bits.
 
     LLVM vectorises integer maxima, but none of Numba's floating-point maxima.  Flipping the bits
@@ -120,7 +120,7 @@ def score_logits(x, labels, top, confidence, complement, brier, nll, status):
     for i in range(rows):
         row = x[i]
         y = labels[i]
-        _, largest, finite = _extent(row)
+        _, largest, finite = extent_of(row)
         status[i] = _complaint(finite, y, K)
         if status[i] > UNLABELLED:
             continue
@@ -148,7 +148,7 @@ def softmax(x, confidence, q):
     """
     rows, K = x.shape
     for i in range(rows):
-        _, largest, _ = _extent(x[i])
+        _, largest, _ = extent_of(x[i])
         for k in range(K):
             p = exp(np.float64(x[i, k]) - largest) * confidence[i]
             q[i, k] = p if p >= SMALLEST else 0.0
@@ -166,7 +166,7 @@ def score_probabilities(x, labels, tolerance, top, confidence, complement, brier
     for i in range(rows):
         row = x[i]
         y = labels[i]
-        smallest, p, finite = _extent(row)
+        smallest, p, finite = extent_of(row)
         status[i] = _complaint(finite and smallest > -np.inf, y, K)
         if status[i] > UNLABELLED:
             continue

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibscale.compiled.elementary import exp
 from calibscale.compiled.jit import inlined, kernel
-from calibscale.compiled.row_sums import _extent
+from calibscale.compiled.row_sums import extent_of
 
 
 @inlined("nsz", "reassoc", "contract")
@@ -49,7 +49,7 @@ def _product(a, b):
 @inlined("nsz", "reassoc", "contract")
 def _softmax(eta, lowest_power):
     """Replace η by its softmax, where e^(η − max η) is at least e^lowest_power."""
-    _, largest, _ = _extent(eta)
+    _, largest, _ = extent_of(eta)
     total = 0.0
     for k in range(eta.size):
         power = eta[k] - largest
@@ -121,7 +121,7 @@ def scaled_losses(
         # The next loop overwrites η by exponentials.
         y = labels[i]
         label_eta = p[y]
-        _, top, _ = _extent(p)
+        _, top, _ = extent_of(p)
         total = _exponentials(p, top)
         loss[0] += w * (math.log(total) + (top - label_eta))
         # One loop over the classes for all four sums, which stay in the cache.
@@ -176,7 +176,7 @@ def scaled_couplings(
         for k in range(K):
             z[k] -= mean
             p[k] = coefficients[0, k] * z[k] + coefficients[1, k]
-        _, top, _ = _extent(p)
+        _, top, _ = extent_of(p)
         scale = 1.0 / _exponentials(p, top)
         for k in range(K):
             q = p[k] * scale

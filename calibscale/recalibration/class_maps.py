@@ -25,7 +25,15 @@ from calibscale.recalibration.class_losses import (
 from calibscale.recalibration.class_map_search import ClassMapSearch, rows_per_weight
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore, linear_map
-from calibscale.recalibration.parametric import CLIP, clip_note, temperature_or_none
+from calibscale.recalibration.parametric import (
+    CLIP,
+    JUDGING_STEP,
+    LAST_STEP,
+    FittedSlope,
+    TemperedLoss,
+    clip_note,
+    slope_or_none,
+)
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
@@ -277,9 +285,10 @@ class DirichletCalibration(_MixedSpreadMap):
 class StructuredScaling(_MixedMap):
     """Structured matrix scaling p' = softmax((I + V + M) z / T + b), shrunk towards a temperature.
 
-    For 3 to 256 classes [Berta, Holzmüller, Jordan & Bach, AISTATS 2026, arXiv 2511.03685].  V is
-    diagonal, M has the entries off the diagonal, and z are centred logits as in `VectorScaling`.
-    The temperature T is fitted first, without shrinkage, and kept.  With n rows of mean weight 1,
+    For 3 to 256 classes, or any number from 3 without a matrix [Berta, Holzmüller, Jordan & Bach,
+    AISTATS 2026, arXiv 2511.03685].  V is diagonal, M has the entries off the diagonal, and z are
+    centred logits as in `VectorScaling`.  The temperature T has the smallest log loss of softmax(z
+    / T), without shrinkage.  It is fitted first, and kept.  With n rows of mean weight 1,
     V, M and b then minimise
 
         mean(−log p'_y) + (K/n) (λ_b ‖b‖² + λ_V ‖V‖² + λ_M (K − 1) ‖M‖²).
@@ -334,6 +343,10 @@ class StructuredScaling(_MixedMap):
             # Within these limits, spreads are neither so small nor so large that rounding matters.
             require(1e-4 <= strength <= 1e4, f"{name} must be in 1e-4..1e4", strength)
 
+    def unsuitable_with_settings(self, classes: int) -> str | None:
+        # Without entries off the diagonal, there is no matrix that could be too large.
+        return self.unsuitable(classes) if self.matrix else VectorScaling.unsuitable(classes)
+
     def coefficient_rows(self, classes: int) -> int:
         return classes + 1 if self.matrix else 2
 
@@ -363,19 +376,23 @@ class StructuredScaling(_MixedMap):
 
     def _shrunk(self, setup: DataProfile, read: Read, near: StructuredFit | None) -> StructuredFit:
         """Fit of the temperature, and of the map that is shrunk towards it."""
-        common = temperature_or_none(setup, read, None if near is None else near.temperature)
-        temperature = 1.0 if common is None else common.temperature
-        shrinkage = self.shrinkage(setup.classes, 1.0 / temperature)
-        fitted = self._fields(shrinkage, setup, read, near)
+        common = self._common_slope(read, near)
+        slope = 1.0 if common is None else common.theta
+        fitted = self._fields(self.shrinkage(setup.classes, slope), setup, read, near)
         if common is None:
             fitted["passes"] += 1  # the pass that found no temperature
             fitted["notes"] = (_NO_TEMPERATURE, *fitted["notes"])
             fitted["common_error"] = math.nan
         else:
             fitted["passes"] += common.passes
-            # The common slope is 1 / T, whose derivative by T is −1 / T².
-            fitted["common_error"] = common.standard_error / temperature**2
-        return StructuredFit(temperature=temperature, **fitted)
+            fitted["common_error"] = common.standard_error
+        return StructuredFit(temperature=1.0 / slope, **fitted)
+
+    def _common_slope(self, read: Read, near: StructuredFit | None) -> FittedSlope | None:
+        """One slope of the inputs of the map, which may be clipped, or None."""
+        start = 1.0 if near is None else near.common_slope
+        last_step = LAST_STEP if near is None else JUDGING_STEP
+        return slope_or_none(TemperedLoss(start, self.clip, clips_logits=True), read, last_step)
 
 
 _NO_TEMPERATURE = (

@@ -473,7 +473,7 @@ class FittedRecalibration(RecalibrationResult):
 
     def _require_sound(self) -> None:
         """Raise an OptionError unless the fit can be restored and has the stated numbers."""
-        method = METHODS[self.method]
+        method = METHODS[self.method].of_settings(self.settings)
         has_classes = "classes" in self.source
         claims = (CLASSES,) if has_classes else (FORECASTS, *FUNCTIONALS)
         if not any(includes(method.judges, claim) for claim in claims):

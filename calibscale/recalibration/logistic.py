@@ -219,7 +219,7 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             # Sandwich covariance [White 1982], which does not assume that the model is right.
             inverse = np.linalg.inv(hessian)
             errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
-            notes = clip_note(float(state.clipped), "have", start.clip)
+            notes = clip_note(float(state.clipped), "with", start.clip)
             # To the second order in the last step.
             change = (state.gradient + 0.5 * state.hessian @ step) @ step / state.weight
             return LogisticFit(best + step, errors, loss + float(change), result, passes, notes)

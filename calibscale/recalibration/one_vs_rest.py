@@ -20,7 +20,7 @@ from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
-from calibscale.recalibration.parametric import CLIP, temperature_or_none
+from calibscale.recalibration.parametric import CLIP, TemperedLoss, slope_or_none
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
@@ -223,7 +223,7 @@ class OneVsRest(RecalibrationMethod):
         rare = [label for label, fit in enumerate(fits) if fit is None]
         temperature, passes, notes = 1.0, class_fits.passes, []
         if rare:
-            temperature, further, name = _common_temperature(setup, read)
+            temperature, further, name = _common_temperature(read)
             passes += further
             notes.append(
                 f"{len(rare):,} of {setup.classes:,} classes have fewer than {self.min_rows} "
@@ -253,9 +253,9 @@ class OneVsRest(RecalibrationMethod):
             yield labels[low : low + size]
 
 
-def _common_temperature(setup: DataProfile, read: Read) -> tuple[float, int, str]:
+def _common_temperature(read: Read) -> tuple[float, int, str]:
     """Temperature of all classes, passes of its fit, and its name in a sentence."""
-    fit = temperature_or_none(setup, read)
+    fit = slope_or_none(TemperedLoss(1.0, CLIP), read)
     if fit is None:
         return 1.0, 1, "the predictions as they are"
     return fit.temperature, fit.passes, f"the temperature {fit.temperature:.3g} of all classes"

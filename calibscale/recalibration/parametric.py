@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,10 +13,13 @@ from pydantic import Field
 from calibscale.array_types import Floats
 from calibscale.compiled import tempered_classes
 from calibscale.errors import OptionError, require
+from calibscale.formatting import number_texts
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
 from calibscale.recalibration.cell_fits import HISTOGRAM, start_from_cells
+from calibscale.recalibration.class_losses import MapInputs
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
@@ -27,6 +30,7 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
 )
 from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
+from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.statistic import Statistic
 
@@ -35,11 +39,13 @@ CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 # Of Newton's method, relative to the parameters.  The next step would be about its square, so that
 # parameters are exact to about 1e-10.
 LAST_STEP = 1e-5
-_JUDGING_STEP = 1e-3  # of a fit that judges another one, which is then exact to about 1e-6
+JUDGING_STEP = 1e-3  # of a fit that judges another one, which is then exact to about 1e-6
 MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
-MASKED = -1e4  # logit of a masked class
+# Logit of a class that logits of −∞ exclude, where one is needed, below the lowest other logit of a
+# row or below 0.
+MASKED = -1e4
 
 
 def _raw_logits(chunk: Chunk, clip: float) -> Floats:
@@ -48,10 +54,16 @@ def _raw_logits(chunk: Chunk, clip: float) -> Floats:
 
 
 def clipped(chunk: Chunk, clip: float) -> Floats:
-    """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K)."""
+    """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K).
+
+    A logit of −∞ has the value that `add_tempered` gives to such a label.
+    """
     z = _raw_logits(chunk, clip).astype(np.float64)
     z -= z.max(axis=1, keepdims=True)
-    z[np.isneginf(z)] = MASKED  # its product with a probability of 0 is 0
+    excluded = np.isneginf(z)
+    if excluded.any():
+        smallest = np.where(excluded, 0.0, z).min(axis=1, keepdims=True)
+        z = np.where(excluded, smallest + MASKED, z)
     return z
 
 
@@ -59,7 +71,7 @@ def tempered(chunk: Chunk, theta: float, clip: float) -> Floats:
     """Probabilities softmax(θz) of the rows of a chunk (c, K)."""
     values = _raw_logits(chunk, clip)
     q = np.empty(values.shape)
-    tempered_classes.tempered_softmax(values, theta, MASKED, q)
+    tempered_classes.tempered_softmax(values, theta, q)
     return q
 
 
@@ -145,16 +157,27 @@ class TemperState(NamedTuple):
 
 @dataclass(frozen=True)
 class TemperedLoss(Statistic):
-    """Σ w (log Σ_k exp θz_k − θz_y) and its derivatives, convex in θ, the inverse temperature."""
+    """Σ w (log Σ_k exp θz_k − θz_y) and its derivatives, convex in θ, the inverse temperature.
+
+    z are logits, or logarithms of probabilities raised to at least `clip`.  If `clips_logits`, the
+    probabilities of stored logits are raised to it as well, as for the maps of `class_maps`.
+    """
 
     theta: float
     clip: float = CLIP
+    clips_logits: bool = False
 
     def zero(self, classes: int) -> TemperState:
         return TemperState(*(np.zeros(()) for _ in TemperState._fields))
 
+    def _inputs(self, chunk: Chunk) -> Floats:
+        """z (c, K), up to a constant of each row."""
+        if self.clips_logits:
+            return MapInputs(self.clip, centred=False).of(chunk)
+        return _raw_logits(chunk, self.clip)
+
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
-        labels, values = chunk.labels, _raw_logits(chunk, self.clip)
+        labels, values = chunk.labels, self._inputs(chunk)
         if chunk.kind != "logits":
             below = chunk.values[np.arange(len(chunk)), labels] < self.clip
             state.clipped[...] += np.count_nonzero(below)
@@ -191,7 +214,9 @@ class TemperatureScaling(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
         # Cells of the scores of two classes say after the first pass nearly where the minimum is.
-        return self._search(setup, read, 1.0, LAST_STEP, has_cells=setup.classes == 2)
+        loss = TemperedLoss(1.0, self.clip)
+        slope = fitted_slope(loss, read, LAST_STEP, has_cells=setup.classes == 2)
+        return self._fit_of(slope, setup)
 
     def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> TemperatureFit:
         assert isinstance(near, TemperatureFit)
@@ -199,63 +224,92 @@ class TemperatureScaling(RecalibrationMethod):
 
     def fit_from(self, temperature: float, setup: DataProfile, read: Read) -> TemperatureFit:
         """Fit that judges a fit with another temperature, at which the search starts."""
-        return self._search(setup, read, 1.0 / temperature, _JUDGING_STEP, has_cells=False)
+        loss = TemperedLoss(1.0 / temperature, self.clip)
+        return self._fit_of(fitted_slope(loss, read, JUDGING_STEP), setup)
 
-    def _search(
-        self, setup: DataProfile, read: Read, start: float, last_step: float, has_cells: bool
-    ) -> TemperatureFit:
-        """Fit by Newton's method from an inverse temperature, until a step is short enough."""
-        theta, low, high = start, 0.0, math.inf
-        for passes in range(1, MAX_PASSES + 1):
-            statistic = TemperedLoss(theta, self.clip)
-            result = read(statistic, HISTOGRAM) if passes == 1 and has_cells else read(statistic)
-            states = result.groups[None]
-            state: TemperState = states[statistic]
-            if passes == 1:
-                _check_temperature(state)
-                first = float(state.loss / state.weight)
-            slope = float(state.slope)
-            # The loss is convex in θ: its minimum lies above θ where the slope is negative, else
-            # below.
-            low, high = (theta, high) if slope < 0 else (low, theta)
-            following = _next_theta(theta, slope, float(state.curvature), low, high)
-            if HISTOGRAM in states:
-                cells = OccupiedCells.of(states[HISTOGRAM].sums)
-                of_cells = start_from_cells(cells, np.atleast_2d, self.clip)
-                if of_cells is not None and low < of_cells[0] < high:
-                    following = float(of_cells[0])
-            step = math.log(following / theta)
-            theta = following
-            if abs(step) <= last_step:
-                notes = clip_note(float(state.clipped), "whose label has", self.clip)
-                # Sandwich standard error of θ [White 1982], times |dT/dθ| = 1/θ² for T = 1/θ.
-                curvature = float(state.curvature) or math.nan  # 0: every row is certain
-                error = math.sqrt(state.squares) / curvature / theta**2
-                return TemperatureFit(
-                    temperature=1.0 / theta,
-                    standard_error=error,
-                    log_loss=(first, float(state.loss / state.weight)),
-                    method=self,
-                    classes=setup.classes,
-                    counts=result.counts,
-                    passes=passes,
-                    notes=notes,
-                )
-        raise not_converged(self.name)
+    def _fit_of(self, slope: FittedSlope, setup: DataProfile) -> TemperatureFit:
+        """Fit with the result of a search."""
+        return TemperatureFit(
+            temperature=slope.temperature,
+            standard_error=slope.standard_error / slope.theta**2,  # |dT/dθ| of T = 1/θ
+            log_loss=slope.log_loss,
+            method=self,
+            classes=setup.classes,
+            counts=slope.counts,
+            passes=slope.passes,
+            notes=clip_note(slope.clipped, "whose label has", self.clip),
+        )
 
 
-def temperature_or_none(
-    setup: DataProfile, read: Read, near: float | None = None
-) -> TemperatureFit | None:
-    """Fit of one temperature, or None if the rows do not determine it.
+class FittedSlope(NamedTuple):
+    """Inverse temperature θ with the smallest log loss, and what its search found.
 
-    They do not if every row is right, or if labels agree with the predictions by chance.  A fit
-    that judges another one starts at its temperature `near`.
+    The standard error is that of θ.  The log losses are those at the start and at the end of the
+    search, and `clipped` is the number of rows with a label of a probability below the clip.
+    """
+
+    theta: float
+    standard_error: float
+    log_loss: tuple[float, float]
+    clipped: float
+    counts: RowCounts
+    passes: int
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 / self.theta
+
+
+def fitted_slope(
+    loss: TemperedLoss, read: Read, last_step: float, has_cells: bool = False
+) -> FittedSlope:
+    """Minimum of a loss by Newton's method, from its own θ until a step is short enough."""
+    low, high, first = 0.0, math.inf, math.nan
+    for passes in range(1, MAX_PASSES + 1):
+        with_cells = passes == 1 and has_cells
+        result = read(loss, HISTOGRAM) if with_cells else read(loss)
+        state: TemperState = result.groups[None][loss]
+        if passes == 1:
+            _check_temperature(state)
+            first = float(state.loss / state.weight)
+        theta, slope = loss.theta, float(state.slope)
+        # The loss is convex in θ: its minimum lies above θ where the slope is negative, else below.
+        low, high = (theta, high) if slope < 0 else (low, theta)
+        following = _next_theta(theta, slope, float(state.curvature), low, high)
+        if with_cells:
+            of_cells = _theta_of_cells(result, loss.clip)
+            following = of_cells if low < of_cells < high else following
+        if abs(math.log(following / theta)) <= last_step:
+            # Sandwich standard error [White 1982].
+            curvature = float(state.curvature) or math.nan  # 0: every row is certain
+            return FittedSlope(
+                theta=following,
+                standard_error=math.sqrt(state.squares) / curvature,
+                log_loss=(first, float(state.loss / state.weight)),
+                clipped=float(state.clipped),
+                counts=result.counts,
+                passes=passes,
+            )
+        loss = replace(loss, theta=following)
+    raise not_converged(TemperatureScaling.name)
+
+
+def _theta_of_cells(result: PassResult, clip: float) -> float:
+    """Inverse temperature of the cells of the scores of two classes, or NaN."""
+    cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
+    coefficients = start_from_cells(cells, np.atleast_2d, clip)
+    return math.nan if coefficients is None else float(coefficients[0])
+
+
+def slope_or_none(
+    loss: TemperedLoss, read: Read, last_step: float = LAST_STEP
+) -> FittedSlope | None:
+    """`fitted_slope`, or None if the rows do not determine it.
+
+    They do not if every row is right, or if labels agree with the predictions by chance.
     """
     try:
-        if near is not None:
-            return TemperatureScaling().fit_from(near, setup, read)
-        return TemperatureScaling()._fit(setup, read)
+        return fitted_slope(loss, read, last_step)
     except OptionError:
         return None
 
@@ -278,7 +332,10 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
 def _check_temperature(state: TemperState) -> None:
     """Require a change of sign of the slope between θ = 0 and ∞."""
     if not (state.slope_infinity > 0 or state.slope_zero < 0):
-        raise OptionError("temperature: every prediction is uniform, which no temperature changes")
+        raise OptionError(
+            "temperature: every prediction is uniform over its possible classes, which no "
+            "temperature changes"
+        )
     if not state.slope_infinity > 0:
         raise OptionError(
             "temperature: every labelled row is classified correctly, so that the log loss keeps "
@@ -292,13 +349,17 @@ def _check_temperature(state: TemperState) -> None:
         )
 
 
-def clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
+def clip_note(count: float, having: str, clip: float) -> tuple[str, ...]:
+    """Sentence on the rows of a fit that have a probability below the clip, if there are any."""
     if not count:
         return ()
-    return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
+    rows = number_texts.plural(int(count), "row")
+    were = "was" if count == 1 else "were"
+    return (f"{rows} {having} a probability below {clip:.3g} {were} fitted with that probability",)
 
 
 def not_converged(name: str, passes: int | None = None) -> OptionError:
+    """Error of a method whose search had a number of passes, by default `MAX_PASSES`."""
     count = MAX_PASSES if passes is None else passes
     return OptionError(
         f"{name}: no convergence after {count} passes, because the labels hardly determine "

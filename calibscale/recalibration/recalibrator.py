@@ -120,12 +120,15 @@ class RecalibrationMethod(ABC):
         strict=True, extra="forbid", allow_inf_nan=False
     )
 
-    @classmethod
-    def check_classes(cls, classes: int) -> None:
+    def check_classes(self, classes: int) -> None:
         """Raise an OptionError if the method is not for this number of classes."""
-        reason = cls.unsuitable(classes)
+        reason = self.unsuitable_with_settings(classes)
         if reason is not None:
-            raise OptionError(f"{cls.name} {reason}")
+            raise OptionError(f"{self.name} {reason}")
+
+    def unsuitable_with_settings(self, classes: int) -> str | None:
+        """`unsuitable`, with the settings of the method instead of its default settings."""
+        return self.unsuitable(classes)
 
     @classmethod
     def unsuitable(cls, classes: int) -> str | None:
@@ -136,15 +139,14 @@ class RecalibrationMethod(ABC):
             return f"is for two classes; there are {classes}. Temperature is for any number"
         return None
 
-    @classmethod
-    def check_source(cls, source: ArraySource) -> None:
+    def check_source(self, source: ArraySource) -> None:
         """Raise an OptionError if the method is not for the predictions of a source."""
-        if not includes(cls.judges, source.target.claim):
-            raise unsuitable(cls.name, source, cls.judges)
-        cls.check_weights(source)
+        if not includes(self.judges, source.target.claim):
+            raise unsuitable(self.name, source, self.judges)
+        self.check_weights(source)
         if source.target.has_classes:
-            source.need_integer_labels(cls.name)
-            cls.check_classes(source.classes)
+            source.need_integer_labels(self.name)
+            self.check_classes(source.classes)
 
     @classmethod
     def check_weights(cls, source: ArraySource) -> None:

@@ -19,7 +19,9 @@ from calibscale import (
     from_arrays,
 )
 from calibscale.recalibration.parametric import TemperatureScaling
+from calibscale.recalibration.recalibrator import recalibrated
 from tests.support import naive
+from tests.support.overconfident import probabilities
 
 FEW = ["accuracy", "brier", "nll", "confidence_gap"]
 
@@ -79,6 +81,18 @@ def test_masked_logits__are_fitted_by_temperature_scaling(rng):
         TemperatureScaling().fit(from_arrays(logits=z, labels=labels)) for z in (logits, fourth)
     ]
     assert fits[1].parameters["temperature"] == pytest.approx(fits[0].parameters["temperature"])
+
+
+def test_masked_logits__beside_large_logits_get_no_probability_by_a_temperature(rng):
+    logits = 1e4 * rng.normal(size=(500, 3))
+    labels = (logits / 1e4 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    fourth = np.column_stack([logits, np.full(500, -np.inf)])
+    fits = [
+        TemperatureScaling().fit(from_arrays(logits=z, labels=labels)) for z in (logits, fourth)
+    ]
+    assert fits[1].temperature == pytest.approx(fits[0].temperature, rel=1e-9)
+    p = probabilities(recalibrated(from_arrays(logits=fourth, labels=labels), fits[1]))
+    assert (p[:, 3] == 0.0).all()
 
 
 # ---------------------------------------------------------------- pixels

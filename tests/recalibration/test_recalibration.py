@@ -354,7 +354,9 @@ def test_platt__certain_rows_are_clipped_and_counted(two):
     labelled = np.flatnonzero(two["y"] >= 0)[:8]
     p[labelled[:4]], p[labelled[4:]] = 0.0, 1.0
     fitted = Platt().fit(two_class_source(two, probabilities=p))
-    assert "8 rows have a probability below 1.11e-16" in fitted.notes[0]
+    assert fitted.notes == (
+        "8 rows with a probability below 1.11e-16 were fitted with that probability",
+    )
     after = probabilities(recalibrated(two_class_source(two, probabilities=p), fitted))
     assert ((after > 0) & (after < 1)).all()
     gentle = Platt(clip=1e-3).fit(two_class_source(two, probabilities=p))
@@ -367,7 +369,9 @@ def test_temperature__impossible_labels_are_clipped_and_counted():
     q = np.array([[1.0, 0.0, 0.0], [0.5, 0.3, 0.2], [0.6, 0.2, 0.2], [0.0, 0.1, 0.9]] * 10)
     y = np.array([0, 1, 0, 2] * 9 + [2, 1, 0, 2])
     fitted = TemperatureScaling(clip=1e-4).fit(from_arrays(probabilities=q, labels=y))
-    assert "1 rows whose label has a probability below 0.0001" in fitted.notes[0]
+    assert fitted.notes == (
+        "1 row whose label has a probability below 0.0001 was fitted with that probability",
+    )
     best, _ = _best_temperature(np.log(np.maximum(q, 1e-4)), y, np.ones(len(y)))
     # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(best, rel=1e-6)

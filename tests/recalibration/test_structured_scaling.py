@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq, minimize, root
+from scipy.optimize import brentq, minimize, minimize_scalar, root
 from scipy.special import log_softmax, softmax
 
 import calibscale as cs
@@ -168,6 +168,30 @@ def test_fit__shrunk_fully_is_a_temperature(rows):
     assert np.abs(p - tempered).max() < 0.01 * np.abs(weak - tempered).max()
 
 
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_fit__of_clipped_inputs_is_shrunk_to_their_own_temperature(rows, kind):
+    """Logits so large that most of the other classes are clipped, or probabilities with a clip."""
+    z, y, _ = rows
+    z, y = z[y >= 0], y[y >= 0]
+    scale, clip = (100.0, 2.0**-53) if kind == "logits" else (2.0, 0.05)
+    log_q = np.maximum(log_softmax(scale * z, axis=1), np.log(clip))
+    assert np.mean(log_q == np.log(clip)) > 0.3
+    values = scale * z if kind == "logits" else softmax(scale * z, axis=1)
+    source = cs.from_arrays(**{kind: values}, labels=y)
+    fitted = StructuredScaling(clip=clip).fit(source)
+
+    def loss(theta):
+        return -log_softmax(theta * log_q, axis=1)[np.arange(len(y)), y].mean()
+
+    best = minimize_scalar(loss, bounds=(0.001, 5.0), method="bounded", options={"xatol": 1e-9})
+    # The search of a minimum is exact to the square root of the rounding of the loss.
+    assert 1.0 / fitted.temperature == pytest.approx(best.x, rel=1e-5)
+    # The map has the smallest sum of its loss and a penalty, which is 0 for one slope.
+    assert fitted.log_loss < best.fun
+    judging = StructuredScaling(clip=clip).fit(source, near=fitted)
+    assert judging.temperature == pytest.approx(fitted.temperature, rel=1e-6)
+
+
 def test_spreads__fall_with_the_number_of_classes():
     method = StructuredScaling(slope_strength=2.0)
     few, many = (method.shrinkage(classes, 0.5) for classes in (10, 40))
@@ -251,6 +275,18 @@ def test_settings__are_checked(rows):
     wide = cs.from_arrays(logits=np.zeros((2, 300)), labels=[0, 1])
     with pytest.raises(OptionError, match="structured is for at most 256 classes"):
         cs.recalibrate(wide, "structured")
+
+
+def test_fit__without_a_matrix_is_for_any_number_of_classes():
+    z, y, _ = drawn(60, 300)
+    source = cs.from_arrays(logits=z, labels=y)
+    fitted = cs.recalibrate(source, "structured(matrix=False)", validate=False)
+    assert len(fitted.fit.coefficients) == 2
+    restored = cs.FittedRecalibration.from_dict(json.loads(json.dumps(fitted.to_dict())))
+    np.testing.assert_array_equal(restored.transform(logits=z), fitted.transform(logits=z))
+    two = cs.from_arrays(logits=[[0.0, 1.0], [1.0, 0.0]], labels=[0, 0])
+    with pytest.raises(OptionError, match="structured is for three classes or more"):
+        cs.recalibrate(two, "structured(matrix=False)")
 
 
 @pytest.mark.parametrize("method", METHODS[:2], ids=settings_of)

@@ -253,6 +253,7 @@ EXAMPLES = {
     "_Unchanged": lambda cls: cls(MaskedMap(), (0,)),
 }
 VARIANTS = [
+    TemperedLoss(1.3, 0.1, clips_logits=True),
     Fingerprint(predictions=False),
     ScalarScores("positive"),
     BinCounts("positive", EDGES, left_closed=True),
