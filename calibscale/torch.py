@@ -24,9 +24,12 @@ class LogitScaling(torch.nn.Module):
     Nothing leaves the device of the logits, and gradients pass through the module to the network,
     for example to train or to attack it with the recalibration in place.  The numbers of the fit
     are buffers: they move with `torch.nn.Module.to`, are in the `state_dict`, and are not trained.
-    The logits of a class that is excluded by −∞ remain −∞, unless the slope is not positive, which
-    only a fit of ``platt`` has: then it is finite, as the one that
-    `calibscale.FittedRecalibration.transform` uses.
+    Fits of ``identity``, ``temperature`` and ``platt`` keep the logit −∞ of an excluded class.  The
+    exception is a slope that is not positive, which only ``platt`` may have: then the logit is
+    finite, as the one that `calibscale.FittedRecalibration.transform` uses.  Fits of ``vector``,
+    ``matrix``, ``dirichlet`` and ``structured`` raise log-probabilities to the logarithm of their
+    ``clip``, as ``transform`` does, so that an excluded class gets a finite logit and a small
+    probability.
 
     A module loads the state of another one only if both have the same inputs of the linear map:
     logits, log-probabilities, or centred log-probabilities.

@@ -268,7 +268,8 @@ class FittedRecalibration(RecalibrationResult):
         path : str or Path, optional
             File to write.
         logits : bool
-            Whether the input has logits, which must be finite.
+            Whether the input has logits, which must be finite.  ``histogram`` and
+            ``top_label_histogram`` of scores that repeat take probabilities only.
         dtype : {"float32", "float64"}
             Type of the input and of the output.
 
@@ -279,10 +280,11 @@ class FittedRecalibration(RecalibrationResult):
         Raises
         ------
         OptionError
-            If onnx is not installed, or the fit is no formula of probabilities: ``identity``,
-            ``temperature``, ``ensemble_temperature``, ``platt``, ``beta``, ``spline``,
-            ``isotonic``, ``histogram``, ``vector``, ``matrix``, ``dirichlet``, ``structured`` and
-            ``top_label_histogram`` are, and ``prior_shift`` after one of them.
+            If onnx is not installed, if bins of repeated scores would take logits, or if the fit is
+            no formula of probabilities: ``identity``, ``temperature``, ``ensemble_temperature``,
+            ``platt``, ``beta``, ``spline``, ``isotonic``, ``histogram``, ``vector``, ``matrix``,
+            ``dirichlet``, ``structured`` and ``top_label_histogram`` are, and ``prior_shift`` after
+            one of them.
 
         See Also
         --------

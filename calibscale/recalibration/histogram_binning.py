@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -74,6 +75,11 @@ class BinnedEvents:
         return self.rows >= fewest
 
     @property
+    def has_bounds_with_rows(self) -> bool:
+        """Whether a bound is a bin of its own, because scores repeat."""
+        return bool(self.claimed[1::2].any())
+
+    @property
     def claims(self) -> int:
         """Number of bins that have a claim."""
         return int(self.claimed.sum())
@@ -120,6 +126,19 @@ class BinnedEvents:
             events, rows = float(self.events[part]), float(self.rows[part])
             limits[part] = clopper_pearson(events, rows, error / 2.0)
         return limits
+
+
+def require_exact_scores(name: str, bins: Iterable[BinnedEvents], score: OnnxScore) -> None:
+    """Refuse logits as the input of an ONNX model of bins, some of which are single scores.
+
+    Runtimes differ in the last bit of a softmax, so that a score would not be equal to the bound.
+    """
+    if score.is_logit and any(part.has_bounds_with_rows for part in bins):
+        raise OptionError(
+            f"{name}: scores repeat, and some are bins of their own, which a softmax of logits by "
+            "another runtime may miss by rounding; fit to probabilities, and export without "
+            "logits=True"
+        )
 
 
 # ---------------------------------------------------------------- method and fit
@@ -354,6 +373,7 @@ class HistogramFit(FittedRecalibrator):
         return f"CASE {' '.join(cases)} END"
 
     def onnx(self, score: OnnxScore) -> str:
+        require_exact_scores(self.method.name, [self.binned], score)
         # A part is between two bounds, or a bound itself.
         below, at_most = (
             score.borders_below(self.bounds, score.probability, strictly=strictly)

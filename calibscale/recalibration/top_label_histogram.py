@@ -20,6 +20,7 @@ from calibscale.recalibration.histogram_binning import (
     BinnedEvents,
     HistogramBinning,
     StoredHistogram,
+    require_exact_scores,
 )
 from calibscale.recalibration.onnx_graphs import OnnxScore, padded
 from calibscale.recalibration.recalibrator import (
@@ -317,12 +318,14 @@ class TopLabelHistogramFit(FittedRecalibrator):
                 number_texts.number(parameters[name], 3) for name in ("smallest_epsilon", "epsilon")
             )
             size = most if least == most else f"ε ({least} to {most}, by class)"
-            bins = number_texts.plural(self.claims, "bin")
             named = "1 predicted class" if own == 1 else f"{own:,} predicted classes"
+            places = f"each of {self.claims:,} bins of {named}"
+            if self.claims == 1:
+                places = "the bin of the predicted class"
             sentences.append(
                 f"with probability at least {level}, the share of new rows whose predicted class "
-                f"is right is within {size} of p' in each of {bins} of {named}, if the rows are "
-                "independent and like new rows"
+                f"is right is within {size} of p' in {places}, if the rows are independent and "
+                "like new rows"
             )
         sentences.append(
             "the predicted class is the one before recalibration; the probabilities of the other "
@@ -338,7 +341,7 @@ class TopLabelHistogramFit(FittedRecalibrator):
             )
         bounds = sum(len(bins.bounds) for bins in self._own)
         # Scores at bounds are those of single rows unless scores repeat.
-        if rare or self.unclaimed * self.counts.used > bounds:
+        if self.unclaimed and (rare or self.unclaimed * self.counts.used > bounds):
             share = number_texts.percent(self.unclaimed)
             sentences.append(
                 f"nothing is claimed for {share} of the rows, whose predicted class is rare or "
@@ -378,6 +381,8 @@ class TopLabelHistogramFit(FittedRecalibrator):
         return p
 
     def onnx(self, score: OnnxScore) -> str:
+        binned = [bins for bins in self._groups if bins is not None]
+        require_exact_scores(self.method.name, binned, score)
         top, q = score.top, score.probabilities
         largest = score.of("ReduceMax", q, axes=[1], keepdims=1)
         # A tolerance allows probabilities a little above 1.

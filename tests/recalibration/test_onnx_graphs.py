@@ -172,6 +172,23 @@ def test_models__have_any_number_of_rows_and_are_written(fits, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("name", "classes"), [("histogram", 2), ("top_label_histogram", 5)])
+def test_bins_of_repeated_scores__take_probabilities_only(name, classes):
+    """Another softmax than that of the fit differs in the last bit, and misses such bins."""
+    rng = np.random.default_rng(0)
+    few = 1.5 * rng.normal(size=(40, classes))
+    logits = few[rng.integers(0, 40, 3000)]
+    p = softmax(logits, axis=1)
+    labels = (p.cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1)
+    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels), name, validate=False)
+    with pytest.raises(cs.OptionError, match=f"{name}: scores repeat.* fit to probabilities"):
+        fitted.to_onnx(logits=True)
+    source = cs.from_arrays(probabilities=p, labels=labels)
+    fitted = cs.recalibrate(source, name, validate=False)
+    result = run(fitted.to_onnx(dtype="float64"), p)
+    np.testing.assert_allclose(result, fitted.transform(p), rtol=1e-12, atol=1e-16)
+
+
 def test_maps_without_a_formula__are_refused(fits):
     rng = np.random.default_rng(0)
     p = rng.random(200)

@@ -395,3 +395,15 @@ def test_statistics__merge_to_the_counts_of_all_rows(rng):
     np.testing.assert_array_equal(
         states[bins].rows, [*(part.sum() for part in expected), (group == 1).sum()]
     )
+
+
+def test_notes__of_equal_predictions_are_of_one_bin_and_leave_no_row_out():
+    q = np.tile([0.6, 0.3, 0.1], (100, 1))
+    labels = np.arange(100) % 5 // 2
+    source = cs.from_arrays(probabilities=q, labels=labels)
+    fitted = cs.recalibrate(source, "top_label_histogram", validate=False)
+    assert fitted.estimates["bins"] == 1
+    assert fitted.estimates["unclaimed"] == 0.0
+    first = fitted.notes[0]
+    assert "of p' in the bin of the predicted class, if the rows" in first
+    assert not any("nothing is claimed for" in note for note in fitted.notes)
