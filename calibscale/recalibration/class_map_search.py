@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -62,12 +62,22 @@ class ClassMapSearch:
     setup: DataProfile
     read: Read
     passes: int = 0
+    _last: tuple[ClassLossState, PassResult] | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self._sampled_rows = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.setup.classes))
-        self._share = min(1.0, self._sampled_rows / self.setup.rows)
-        self._shape = (self.coefficient_rows, self.setup.classes)
-        self._last: tuple[ClassLossState, PassResult] | None = None
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Shape (r, K) of the coefficients."""
+        return self.coefficient_rows, self.setup.classes
+
+    @property
+    def _sampled_rows(self) -> int:
+        """Largest number of rows of the sample."""
+        return min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.setup.classes))
+
+    @property
+    def _share(self) -> float:
+        """Share of the rows that are in the sample."""
+        return min(1.0, self._sampled_rows / self.setup.rows)
 
     @cached_property
     def _sample(self) -> list[Chunk]:

@@ -152,7 +152,9 @@ class VectorScaling(_SpreadMap):
     slopes are shrunk towards a common slope, the inverse of a temperature, and intercepts towards
     0.  So classes with few rows have nearly the map of a temperature, and classes with many rows
     a map of their own.  A minimum exists whatever the rows.  The common slope deviates from 1 with
-    a spread of 1, which matters only where labels do not determine it.
+    a spread of 1.  So it is the mean of the slopes, moved towards 1 by the share 1 / (1 + K /
+    slope_spread²) of their distance, which is 1.3 % for three classes.  It may therefore lie above
+    all slopes, where logits are so large that the slopes are near 0.
 
     Parameters
     ----------
@@ -512,7 +514,10 @@ class ClassMapFit(FittedRecalibrator):
 
     @property
     def common_slope(self) -> float:
-        """Slope that the slopes of all classes are shrunk to."""
+        """Slope that the slopes of all classes are shrunk to.
+
+        It is the mean of the slopes, moved towards 1, and may lie outside of their range.
+        """
         assert isinstance(self.method, _SpreadMap)
         return self.method.shrinkage.common(self.coefficients)
 

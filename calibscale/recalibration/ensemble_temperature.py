@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -226,11 +226,11 @@ class EnsembleTemperature(RecalibrationMethod):
         return self._mixed(tempering, setup, read, near.weights)
 
     def _mixed(
-        self, tempering: TemperatureFit, setup: DataProfile, read: Read, near: Floats | None
+        self, tempering: TemperatureFit, setup: DataProfile, read: Read, known: Floats | None
     ) -> EnsembleTemperatureFit:
-        """Fit of the weights, with a search that starts at the weights `near` if they are known."""
+        """Fit of the weights, with a search that starts at the `known` ones of another fit."""
         search = _WeightSearch(1.0 / tempering.temperature, self.clip, setup, read)
-        weights = search.minimum(near)
+        weights = search.minimum(known)
         loss = search.last[0]
         return EnsembleTemperatureFit(
             temperature=tempering.temperature,
@@ -254,10 +254,14 @@ class _WeightSearch:
     setup: DataProfile
     read: Read
     passes: int = 0
+    _last: tuple[MixtureState, PassResult] | None = field(default=None, init=False)
 
-    def minimum(self, near: Floats | None) -> Floats:
-        """Weights that minimise the log loss of all rows, from weights of most of the same rows."""
-        start = self._by_sample() if near is None else self._within(near)
+    def minimum(self, known: Floats | None) -> Floats:
+        """Weights that minimise the log loss of all rows.
+
+        The search starts at `known` weights of most of the same rows, or at those of a sample.
+        """
+        start = self._by_sample() if known is None else self._within(known)
         weights = best_weights(self._pass_sums, start, MAX_PASSES)
         if weights is None:
             raise not_converged(EnsembleTemperature.name, self.passes)
@@ -266,6 +270,7 @@ class _WeightSearch:
     @property
     def last(self) -> tuple[MixtureState, PassResult]:
         """State and result of the last pass."""
+        assert self._last is not None
         return self._last
 
     def _by_sample(self) -> Floats:
@@ -278,8 +283,8 @@ class _WeightSearch:
         w = np.concatenate([weights_of(chunk) for chunk in sample])
         # Below its minimum, a weight at most doubles in a step.  From above, the step would be to 0
         # if few rows need the weight, and a row that needs it makes the minimum at least about 1/n.
-        near = 1.0 / max(len(w), 3)
-        start = np.array([1.0 - 2.0 * near, near, near])
+        least = 1.0 / max(len(w), 3)
+        start = np.array([1.0 - 2.0 * least, least, least])
 
         def sums(weights: Floats) -> MixtureState:
             return _mixture_sums(parts, w, weights)
@@ -292,8 +297,8 @@ class _WeightSearch:
 
     def _within(self, weights: Floats) -> Floats:
         """Weights that are not 0, as other rows than those that they are for may need them."""
-        near = 1.0 / max(self.setup.rows, 3)
-        return (1.0 - 3.0 * near) * weights + near
+        least = 1.0 / max(self.setup.rows, 3)
+        return (1.0 - 3.0 * least) * weights + least
 
     def _pass_sums(self, weights: Floats) -> MixtureState:
         first, second, third = weights.tolist()

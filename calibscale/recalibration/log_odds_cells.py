@@ -49,9 +49,9 @@ class LogOddsState(NamedTuple):
     @property
     def cells(self) -> LogOddsCells:
         """Cells of positive weight."""
-        weight, weight2, z, events = self.sums[:, self.sums[0] > 0]
+        weight, weight2, weighted_z, events = self.sums[:, self.sums[0] > 0]
         # Rounding may raise a mean above the next.
-        means = np.maximum.accumulate(z / weight)
+        means = np.maximum.accumulate(weighted_z / weight)
         return LogOddsCells(means, weight, events, float(weight2.sum() / weight.sum()))
 
 
