@@ -174,7 +174,7 @@ def test_models__have_any_number_of_rows_and_are_written(fits, tmp_path):
 
 @pytest.mark.parametrize(("name", "classes"), [("histogram", 2), ("top_label_histogram", 5)])
 def test_bins_of_repeated_scores__take_probabilities_only(name, classes):
-    """Another softmax than that of the fit differs in the last bit, and misses such bins."""
+    """The softmax of a runtime differs from NumPy in the last bit, and misses such bins."""
     rng = np.random.default_rng(0)
     few = 1.5 * rng.normal(size=(40, classes))
     logits = few[rng.integers(0, 40, 3000)]
