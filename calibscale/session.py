@@ -256,13 +256,15 @@ class Session:
         *,
         group_by: str | None = None,
         covariates: tuple[str, ...] = (),
+        optional: str | None = None,
         split: Split | None = None,
     ) -> PassResult:
         """Run one pass, see `calibscale.statistics.one_pass.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
-        covariate `group_by`, or for each fold of `split`.  `covariates` must be finite.  An
-        InvalidDataError is raised if every row was dropped as invalid.
+        covariate `group_by`, or for each fold of `split`.  `covariates` must be finite, and the
+        covariate `optional` may be missing in a row.  An InvalidDataError is raised if every row
+        was dropped as invalid.
         """
         task = scan_of(
             self.source,
@@ -272,6 +274,7 @@ class Session:
             self.execution.block_rows,
             group_by=group_by,
             covariates=covariates,
+            optional=optional,
             split=split,
         )
         result = scan_in_parts(task, self.execution)

@@ -150,9 +150,9 @@ def _covariates(rules: Any, reason: int) -> list[int]:
     """Positions of the covariates among which a fault is."""
     if reason == kernel_rows.BAD_COVARIATE:
         return list(rules.covariates)
-    position = rules.group if reason == kernel_rows.NO_GROUP else rules.cluster
-    assert position is not None
-    return [position]
+    if reason == kernel_rows.NO_CLUSTER:
+        return [rules.cluster]
+    return [position for position in (rules.group, rules.optional) if position is not None]
 
 
 def _numbers(column: Any, rows: Ints) -> NDArray[np.float64]:

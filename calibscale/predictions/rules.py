@@ -31,6 +31,8 @@ class Rules:
         Position of the covariate that groups rows, which must not be infinite.
     covariates : tuple of int
         Positions of covariates that must be finite.
+    optional : int, optional
+        Position of a covariate that statistics read, which may be missing and must not be infinite.
     large_chunks : bool
         Whether each chunk has a cost of its own.
     cluster : int, optional
@@ -47,6 +49,7 @@ class Rules:
     on_invalid: str = "raise"
     group: int | None = None
     covariates: tuple[int, ...] = ()
+    optional: int | None = None
     large_chunks: bool = False
     cluster: int | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -58,7 +61,7 @@ class Rules:
 
     @property
     def reads_covariates(self) -> bool:
-        return bool(self.covariates) or {self.group, self.cluster} != {None}
+        return bool(self.covariates) or {self.group, self.optional, self.cluster} != {None}
 
     @property
     def compute_rows(self) -> int:

@@ -80,9 +80,10 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
         status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
-        if rules.group is not None:
-            bad = np.isinf(covariates[:, rules.group])
-            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_GROUP
+        for position in (rules.group, rules.optional):
+            if position is not None:
+                bad = np.isinf(covariates[:, position])
+                status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_GROUP
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
             status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_COVARIATE

@@ -101,15 +101,16 @@ class Balance(RecalibrationMethod):
     The number of a group is Z_g c_g + (1 − Z_g) μ, with its own number c_g and the credibility
     Z_g = τ²/(τ² + s²/m_g) of its exposure m_g, Σwx or Σw [Bühlmann & Straub 1970].  s² is the
     variance within groups for an exposure of 1, τ² the variance of the groups beyond it, by
-    moments, and μ the mean of c_g with the weights Z_g.  The sum of all rows keeps the balance.
-    Groups of small exposure stay near μ, and groups that differ by chance alone have
-    the same number.
+    moments, and μ the mean of c_g with the weights Z_g.  Groups of small exposure stay near μ, and
+    groups that differ by chance alone have the same number.  The sum of all rows keeps the balance,
+    or if some rows have no group, the sum of the rows of two groups or more.
 
     Parameters
     ----------
     covariates : tuple of str
-        At most one covariate, with at most 64 values, whose groups have numbers of their own.  New
-        rows of groups that the fit has not seen, or without a group, have the number of all rows.
+        At most one covariate, with at most 64 values, whose groups have numbers of their own.  Rows
+        of groups that the fit has not seen, or without a group (a missing number or an empty text),
+        have the number of all rows.
     form : {"auto", "ratio", "shift"}
         ``ratio`` keeps positive means positive.  ``auto`` is ``ratio`` if no prediction of the fit
         is negative and the ratio is positive, and else ``shift``.
@@ -138,7 +139,7 @@ class Balance(RecalibrationMethod):
     def _fit(self, setup: DataProfile, read: Read) -> BalanceFit:
         covariate = groups_of(self, setup)
         statistic = BalanceSums(covariate.position, covariate.levels)
-        result = read(statistic, covariates=self.covariates)
+        result = read(statistic, optional=covariate.covariate)
         state: BalanceState = result.groups[None][statistic]
         sums = BalanceMoments(*state.sums.T)
         if sums.rows[0] < 2:

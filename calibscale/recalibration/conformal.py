@@ -96,8 +96,8 @@ class Conformal(RecalibrationMethod):
     ----------
     covariates : tuple of str
         At most one covariate, with at most 64 values: each of its groups has a number of its own,
-        and the guarantee by itself.  Groups of too few rows, and groups that the fit has not seen,
-        have the number of all rows.  Rows without a group have no part in it.
+        and the guarantee by itself.  Groups of too few rows, groups that the fit has not seen, and
+        rows without a group (a missing number or an empty text) have the number of all rows.
     """
 
     covariates: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Conformal(RecalibrationMethod):
         prefixes = [0] * groups
         for place in range(_DIGITS):
             statistic = RankCounts(place, tuple(prefixes), covariate.position, covariate.levels)
-            result = read(statistic, covariates=self.covariates)
+            result = read(statistic, optional=covariate.covariate)
             digits: Floats = result.groups[None][statistic].counts
             if not place:
                 rows = digits.sum(axis=1).astype(np.int64)

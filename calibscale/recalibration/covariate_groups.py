@@ -10,6 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.covariates import MAX_LEVELS, Axis, finite_summary
 from calibscale.errors import OptionError, require
+from calibscale.formatting.naming import NO_LEVEL
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import RecalibrationMethod, increasing
@@ -17,11 +18,13 @@ from calibscale.results.group_results import Where, name_of
 
 
 class CovariateGroups(NamedTuple):
-    """Position of a covariate, its values, and the groups in words, such as ``region = west``.
+    """Name and position of a covariate, its values, and the groups in words.
 
-    Without a covariate the position is None, and there are no groups.
+    The words are such as ``region = west``.  Without a covariate the name and the position are
+    None, and there are no groups.
     """
 
+    covariate: str | None
     position: int | None
     levels: tuple[float, ...]
     names: tuple[str, ...]
@@ -32,26 +35,29 @@ def groups_of(
 ) -> CovariateGroups:
     """Groups of the covariate of a method, which has at most one.
 
-    An OptionError is raised if the covariate has more than `most` values.
+    Rows without a number, or with an empty text, have no group.  An OptionError is raised if the
+    covariate has more than `most` values, or none.
     """
     covariates: tuple[str, ...] = getattr(method, "covariates", ())
     if not covariates:
-        return CovariateGroups(None, (), ())
+        return CovariateGroups(None, None, (), ())
     (name,) = covariates
-    if most == MAX_LEVELS:
-        column = setup.columns(covariates)[name]
-    else:
-        summary = finite_summary(setup.source, name, setup.scheduler, most)
-        if summary is None:
-            raise OptionError(f"{method.name}: no row has a value of {name!r}")
-        column = summary
-    if column.levels is None:
+    # An empty text is one more value, and no group.
+    column = finite_summary(setup.source, name, setup.scheduler, most + 1)
+    levels: tuple[float, ...] = ()
+    if column is not None and column.levels is not None:
+        is_text = name in setup.source.categories
+        levels = tuple(
+            float(level) for level in column.levels if not (is_text and level == NO_LEVEL)
+        )
+        if not levels:
+            column = None
+    if column is None:
+        raise OptionError(f"{method.name}: no row has a value of {name!r}")
+    if column.levels is None or len(levels) > most:
         raise OptionError(f"{method.name}: {name!r} has more than {most:,} values, not groups")
-    levels = tuple(float(level) for level in column.levels)
-    names = (
-        name_of((Where(column.name, setup.source.level(column.name, level)),)) for level in levels
-    )
-    return CovariateGroups(column.position, levels, tuple(names))
+    names = (name_of((Where(name, setup.source.level(name, level)),)) for level in levels)
+    return CovariateGroups(name, column.position, levels, tuple(names))
 
 
 def check_groups(

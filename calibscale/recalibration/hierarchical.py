@@ -48,7 +48,7 @@ _ROUNDING = 1e-12  # relative, of a sum of losses
 
 
 class GroupedLogisticState(NamedTuple):
-    """Sums of `add_logistic_by_group` (groups, 8), and Σw² of all rows ()."""
+    """Sums of `add_logistic_by_group` (groups, 8), and Σw² of the rows of all groups ()."""
 
     sums: Floats
     squared_weights: Floats
@@ -75,7 +75,8 @@ class GroupedLogisticLoss(Statistic):
         logistic_sums.add_logistic_by_group(
             z, groups, self.maps, chunk.labels, chunk.weights, state.sums
         )
-        w = weights_of(chunk)
+        # Rows without a group are in no sum.
+        w = weights_of(chunk)[groups < len(self.axis)]
         state.squared_weights[...] += w @ w
         return state
 
@@ -136,7 +137,8 @@ class Hierarchical(RecalibrationMethod):
     The spreads are at most about ten times the larger of 1 and the slope of all rows, or 10.
     Groups of few rows stay near the map of all rows, and groups that differ by chance alone have
     nearly the same map.  A group whose labels are all equal has a finite map.  Rows of groups that
-    the fit has not seen, or without a group, have the map of all rows.  Penalised quasi-likelihood
+    the fit has not seen, or without a group (a missing number or an empty text), have the map of
+    all rows.  Penalised quasi-likelihood
     underestimates the covariance where nearly all groups have few rows, and so shrinks too much.
 
     Parameters
@@ -169,8 +171,9 @@ class Hierarchical(RecalibrationMethod):
         covariate = groups_of(self, setup, MAX_GROUPS)
         cells = cells_of_scores(setup, read)
         overall = logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
+        assert covariate.covariate is not None
         assert covariate.position is not None
-        axis = Axis(self.covariates[0], covariate.position, covariate.levels)
+        axis = Axis(covariate.covariate, covariate.position, covariate.levels)
         fitted = self._fit_groups(read, axis, overall.coefficients)
         maps = overall.coefficients + fitted.effects
         # Groups without labelled rows have the map of all rows, as unseen groups have.
@@ -202,7 +205,7 @@ class Hierarchical(RecalibrationMethod):
         estimates, is_settled = 0, False
         for passes in range(1, MAX_PASSES + 1):
             statistic = GroupedLogisticLoss(axis, mean + trial, self.clip)
-            result = read(statistic, covariates=self.covariates)
+            result = read(statistic, optional=axis.name)
             state: GroupedLogisticState = result.groups[None][statistic]
             trial_losses = _Losses.of(state)
             if losses is None:

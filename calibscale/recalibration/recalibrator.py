@@ -40,7 +40,9 @@ from calibscale.statistics.null_distributions import Null, TestedEstimator
 from calibscale.statistics.one_pass import PassResult
 
 _SAMPLED = 16  # rows of a fingerprint
-Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
+# One pass over the rows: statistics, covariates= that they need, and the covariate optional= of
+# groups, which may be missing in a row.
+Read = Callable[..., PassResult]
 
 
 # ---------------------------------------------------------------- Files
@@ -198,8 +200,12 @@ class RecalibrationMethod(ABC):
             labels = LabelTable()
             counted = (labels,) if data.target.has_classes else ()
 
-            def read(*statistics: Any, covariates: tuple[str, ...] = ()) -> PassResult:
-                result = session.scan((*statistics, *counted), covariates=covariates)
+            def read(
+                *statistics: Any, covariates: tuple[str, ...] = (), optional: str | None = None
+            ) -> PassResult:
+                result = session.scan(
+                    (*statistics, *counted), covariates=covariates, optional=optional
+                )
                 if not result.counts.used:
                     raise OptionError(
                         f"{data.name}: there is no labelled row with a positive weight to fit to"

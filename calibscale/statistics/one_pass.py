@@ -179,6 +179,7 @@ def scan_of(
     *,
     group_by: str | None = None,
     covariates: tuple[str, ...] = (),
+    optional: str | None = None,
     split: Split | None = None,
 ) -> Scan:
     """Task of one pass, see `scan`."""
@@ -187,6 +188,7 @@ def scan_of(
         features=max((s.size(source.n_features) for s in statistics), default=0),
         group=None if group_by is None else source.covariate(group_by),
         covariates=tuple(source.covariate(name) for name in covariates),
+        optional=None if optional is None else source.covariate(optional),
         large_chunks=any(s.large_chunks for s in statistics),
     )
     size = block_rows or source.block_rows
@@ -199,7 +201,7 @@ def scan(task: Scan, execution: Execution) -> PassResult:
     With a group column there is a state for each of its values.  These states are merged into the
     state of all rows, in increasing order of the values, with missing values last.  The state of
     all rows exists even if no row is used.  With a split there is a state for each fold, and no
-    state of all rows.  Chunks carry all covariates if a covariate must be finite.
+    state of all rows.  Chunks carry all covariates if a covariate must be finite or is optional.
     """
     grouped = task.rules.group is not None
     return finished(task, _fold_groups(task, execution) if grouped else execution.fold(task))

@@ -98,6 +98,26 @@ def test_unknown_groups__have_the_number_of_all_rows(columns, tmp_path):
     np.testing.assert_allclose(moved, expected, rtol=1e-15)
 
 
+@pytest.mark.parametrize("form", ["ratio", "shift"])
+def test_rows_without_a_group__have_the_number_of_all_rows(columns, form):
+    x, y, group, _ = columns
+    lacks_group = np.arange(len(x)) % 5 == 0
+    texts = np.where(lacks_group, "", np.array([f"region {k:g}" for k in group]))
+    numbers = np.where(lacks_group, np.nan, group)
+    overall = cs.recalibrate(means(columns), f"balance(form={form})", validate=False)
+    by_group = []
+    for values in (texts, numbers):
+        source = means(columns, covariates={"group": values})
+        fitted = cs.recalibrate(source, f"balance(form={form})", covariates="group", validate=False)
+        assert fitted.estimates[form] == overall.estimates[form]
+        by_group.append(list(fitted.estimates["by_group"].values()))
+        moved, by_all = (fit.apply(source).read(0, len(x)).values for fit in (fitted, overall))
+        np.testing.assert_array_equal(moved[lacks_group], by_all[lacks_group])
+        # The rows of the groups are balanced.
+        assert moved[~lacks_group].sum() == pytest.approx(y[~lacks_group].sum())
+    assert by_group[0] == by_group[1]
+
+
 def test_groups_without_exposure__have_the_number_of_all_rows(columns):
     x, _, group, _ = columns
     source = means(columns, predictions=np.where(group == 3, 0.0, x))

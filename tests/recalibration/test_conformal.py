@@ -89,6 +89,20 @@ def test_small_groups__are_moved_like_all_rows(columns):
     assert fitted.notes == ("group = 9: too few rows, moved like all rows",)
 
 
+def test_rows_without_a_group__are_moved_like_all_rows(columns):
+    centre, y, group = columns
+    lacks_group = np.arange(ROWS) % 5 == 0
+    source = intervals((centre, y, np.where(lacks_group, np.nan, group)))
+    fitted = cs.recalibrate(source, "conformal", covariates="group", validate=False)
+    distances = np.abs(y - centre) - 1.0
+    overall = sorted_distance(distances, 0.9)
+    assert fitted.estimates["offset"] == pytest.approx(overall, rel=1e-15)
+    offsets = [sorted_distance(distances[~lacks_group & (group == k)], 0.9) for k in range(3)]
+    assert list(fitted.estimates["by_group"].values()) == pytest.approx(offsets, rel=1e-15)
+    low = fitted.apply(source).read(0, ROWS).values[lacks_group, 0]
+    np.testing.assert_allclose(low, centre[lacks_group] - 1.0 - overall)
+
+
 def test_narrowed_intervals__end_in_their_middle(columns):
     centre, y, _ = columns
     source = cs.from_arrays(intervals=(centre - 50.0, centre + 50.0), coverage=0.9, labels=y)

@@ -63,17 +63,19 @@ def maps_of(fitted: Any) -> Floats:
     return np.column_stack([fitted.fit.slopes, fitted.fit.intercepts])
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_maps__are_dense_posterior_modes(weighted):
+@pytest.mark.parametrize(("weighted", "lacking"), [(False, 0), (True, 0), (True, 300)])
+def test_maps__are_dense_posterior_modes(weighted, lacking):
     rows = rows_of_groups(1, 1500, 20)
-    fitted = fitted_to(source_of(rows, weighted))
+    has_group = np.arange(len(rows.z)) >= lacking
+    group = np.where(has_group, rows.group, np.nan)
+    fitted = fitted_to(source_of(rows, weighted, covariates={"group": group}))
     mean = np.array([fitted.estimates["slope"], fitted.estimates["intercept"]])
     covariance = fitted.fit.covariance
     w = rows.weights if weighted else np.ones(len(rows.z))
-    w = w * w.sum() / (w @ w)
+    w = w * w[has_group].sum() / (w[has_group] @ w[has_group])
     scores, curvatures = [], []
     for group, (slope, intercept) in enumerate(maps_of(fitted)):
-        here = rows.group == group
+        here = has_group & (rows.group == fitted.fit.levels[group])
         design = np.column_stack([rows.z[here], np.ones(here.sum())])
         labels, weights = rows.y[here], w[here]
 
@@ -191,6 +193,35 @@ def test_unseen_groups__have_the_map_of_all_rows(tmp_path):
     slope, intercept = (estimates[f"{name}_by_group"][group] for name in ("slope", "intercept"))
     expected = [of_all, expit(0.5 * slope + intercept), of_all]
     np.testing.assert_allclose(after, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_rows_without_a_group__have_the_map_of_all_rows(text, tmp_path):
+    rows = rows_of_groups(1, 1500, 20)
+    lacks_group = np.arange(len(rows.z)) % 7 == 0
+    names = np.array([f"shop {k:02}" if text else f"{k}" for k in rows.group])
+    names[lacks_group] = ""
+    table = np.column_stack([expit(rows.z), rows.y, names])
+    path = tmp_path / "rows.csv"
+    np.savetxt(path, table, fmt="%s", delimiter=",", header="p,y,shop", comments="")
+    source = cs.from_file(path, probabilities="p", labels="y", covariates=["shop"])
+    fitted = fitted_to(source, covariates="shop")
+    assert len(fitted.fit.levels) == 20
+    # Rows without a group take part in the map of all rows.
+    platt = cs.recalibrate(source_of(rows), "platt", validate=False)
+    assert fitted.estimates["slope"] == pytest.approx(platt.estimates["slope"])
+    p, expected = (fit.apply(source).read(0, 1500).values for fit in (fitted, platt))
+    np.testing.assert_allclose(p[lacks_group], expected[lacks_group])
+    assert np.abs(p - expected)[~lacks_group].max() > 0.05
+
+
+def test_infinite_groups__are_refused():
+    rows = rows_of_groups(1, 1500, 20)
+    group = np.where(np.arange(len(rows.z)) == 7, np.inf, rows.group)
+    with pytest.raises(cs.InvalidDataError, match="'group' is inf, not a finite number"):
+        fitted_to(source_of(rows, covariates={"group": group}))
+    with pytest.raises(cs.OptionError, match="no row has a value of 'group'"):
+        fitted_to(source_of(rows, covariates={"group": np.full(len(rows.z), np.nan)}))
 
 
 def test_groups_without_labels__are_unseen():
