@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -140,6 +140,9 @@ class Hierarchical(RecalibrationMethod):
     the fit has not seen, or without a group (a missing number or an empty text), have the map of
     all rows.  Penalised quasi-likelihood
     underestimates the covariance where nearly all groups have few rows, and so shrinks too much.
+    Fits to halves of the rows shrink small groups more than the fit to all rows, so that they find
+    a smaller improvement.  They do not judge it if more than a tenth of the rows are in groups of
+    which a half has no row.
 
     Parameters
     ----------
@@ -188,6 +191,7 @@ class Hierarchical(RecalibrationMethod):
             names=tuple(covariate.names[g] for g in seen),
             slopes=tuple(maps[seen, 0].tolist()),
             intercepts=tuple(maps[seen, 1].tolist()),
+            rows=tuple(fitted.rows[seen].astype(int).tolist()),
             method=self,
             classes=setup.classes,
             counts=overall.result.counts,
@@ -207,6 +211,8 @@ class Hierarchical(RecalibrationMethod):
             statistic = GroupedLogisticLoss(axis, mean + trial, self.clip)
             result = read(statistic, optional=axis.name)
             state: GroupedLogisticState = result.groups[None][statistic]
+            if not state.sums.any():
+                raise OptionError(f"{self.name}: no labelled row has a value of {axis.name!r}")
             trial_losses = _Losses.of(state)
             if losses is None:
                 losses = trial_losses
@@ -261,10 +267,11 @@ class StoredHierarchical(StoredFit):
         list[Annotated[list[Coefficient], Field(min_length=2, max_length=2)]],
         Field(min_length=2, max_length=2),
     ]
-    levels: Annotated[tuple[float, ...], Field(max_length=MAX_GROUPS)]
+    levels: Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_GROUPS)]
     names: tuple[str, ...]
     slopes: tuple[Coefficient, ...]
     intercepts: tuple[Coefficient, ...]
+    rows: tuple[Annotated[int, Field(ge=1)], ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -272,7 +279,8 @@ class HierarchicalFit(FittedRecalibrator):
     """p' = sigmoid(slope·logit p + intercept), with the `slopes` and `intercepts` of groups.
 
     `slope` and `intercept` are of all rows, `covariance` (2, 2) is of the effects of the groups,
-    and the groups have the values `levels` and the `names`, such as ``region = west``.
+    and the groups have the values `levels`, the `names`, such as ``region = west``, and `rows` in
+    the fit.
     """
 
     method: Hierarchical
@@ -284,7 +292,9 @@ class HierarchicalFit(FittedRecalibrator):
     names: tuple[str, ...]
     slopes: tuple[float, ...]
     intercepts: tuple[float, ...]
+    rows: tuple[int, ...]
     stored: ClassVar[type[StoredFit]] = StoredHierarchical
+    parts: ClassVar[str] = "maps of groups"
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> HierarchicalFit:
@@ -295,7 +305,7 @@ class HierarchicalFit(FittedRecalibrator):
         )
         covariates = fitted.method.covariates
         require(covariates, "settings.covariates must have the covariate of the groups")
-        for field in ("slopes", "intercepts"):
+        for field in ("slopes", "intercepts", "rows"):
             check_groups(covariates, fitted.levels, fitted.names, getattr(fitted, field), field)
         return fitted
 
@@ -327,6 +337,11 @@ class HierarchicalFit(FittedRecalibrator):
     @property
     def standard_errors(self) -> dict[str, float]:
         return dict(zip(("slope", "intercept"), self.errors.tolist(), strict=True))
+
+    def share_unlike(self, other: Self) -> float:
+        """Share of the rows with a group whose group has a map here and none in another fit."""
+        lacks_map = np.isin(self.levels, other.levels, invert=True)
+        return float(np.average(lacks_map, weights=self.rows))
 
     def predictions(self, chunk: Chunk) -> Floats:
         slopes = numbers_of_rows(chunk, self.slope, self.levels, self.slopes)

@@ -209,7 +209,7 @@ def _unlike(
     share = max((fitted.share_unlike(fit) for fit in fits), default=0.0)
     if share > _UNLIKE:
         return (
-            "half of the rows are too few for the bins that the fit to all rows has for "
+            f"a fit to half of the rows lacks the {fitted.parts} that the fit to all rows has for "
             f"{number_texts.percent(share)} of them: judge it on other rows (validate=)"
         )
     if not all(change.is_negligible for change in improvement.changes):

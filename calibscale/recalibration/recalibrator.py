@@ -273,6 +273,7 @@ class FittedRecalibrator(ABC):
     source: dict[str, Any] | None = None
     tolerance: float = 1e-4
     stored: ClassVar[type[StoredFit]]
+    parts: ClassVar[str] = "bins"  # what rows may have here and not in a fit to fewer rows
 
     @property
     def covariates(self) -> tuple[str, ...]:
@@ -332,7 +333,7 @@ class FittedRecalibrator(ABC):
         return False
 
     def share_unlike(self, other: Self) -> float:
-        """Share of the rows of this fit whose kind of map a fit to fewer rows lacks."""
+        """Share of the rows of this fit for which a fit to fewer rows lacks the `parts`."""
         return 0.0
 
     @property

@@ -215,11 +215,37 @@ def test_rows_without_a_group__have_the_map_of_all_rows(text, tmp_path):
     assert np.abs(p - expected)[~lacks_group].max() > 0.05
 
 
-def test_infinite_groups__are_refused():
+def test_halves_without_most_groups__do_not_judge_the_fit():
+    """Half of the rows has no row of most groups of one row, and of no group that is a cluster."""
+    rows = rows_of_groups(1, 1500, 20)
+    ones = np.where(np.arange(len(rows.z)) % 2, rows.group, 1000 + np.arange(len(rows.z)))
+    judged = [
+        cs.recalibrate(
+            source_of(rows, covariates={"group": group}),
+            "hierarchical",
+            covariates="group",
+            cluster=cluster,
+        )
+        for group, cluster in [(rows.group, None), (ones, None), (rows.group, "group")]
+    ]
+    assert judged[0].improvement is not None
+    for fitted in judged[1:]:
+        assert fitted.improvement is None
+        (note,) = [note for note in fitted.notes if note.startswith("not judged")]
+        assert "lacks the maps of groups that the fit to all rows has for" in note
+    share = judged[1].fit.share_unlike(judged[0].fit)
+    assert share == np.mean(ones >= 1000)
+
+
+def test_infinite_and_absent_groups__are_refused():
     rows = rows_of_groups(1, 1500, 20)
     group = np.where(np.arange(len(rows.z)) == 7, np.inf, rows.group)
     with pytest.raises(cs.InvalidDataError, match="'group' is inf, not a finite number"):
         fitted_to(source_of(rows, covariates={"group": group}))
+    unlabelled = np.where(np.arange(len(rows.z)) < 9, -1, rows.y)
+    group = np.where(unlabelled < 0, 1.0, np.nan)
+    with pytest.raises(cs.OptionError, match="no labelled row has a value of 'group'"):
+        fitted_to(source_of(rows, labels=unlabelled, covariates={"group": group}))
     with pytest.raises(cs.OptionError, match="no row has a value of 'group'"):
         fitted_to(source_of(rows, covariates={"group": np.full(len(rows.z), np.nan)}))
 
@@ -344,3 +370,22 @@ def test_excess__in_many_data_sets():
     )
     print("effects:", effects, "no effects:", plain)
     assert plain[0] - plain[1] < 0.0005
+
+
+@pytest.mark.slow
+def test_improvement__by_halves_of_small_groups_is_too_small():
+    changes = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        group, effects = np.arange(4000) % 1000, rng.normal(size=1000)
+        sources = []
+        for _ in range(2):
+            z = rng.normal(size=4000)
+            y = (rng.random(4000) < expit(z + effects[group])).astype(int)
+            sources.append(source_of(Rows(z, group, y, np.ones(4000), np.empty(0))))
+        fitted = cs.recalibrate(sources[0], "hierarchical", covariates="group")
+        judged = [fitted.improvement, fitted.judged_on(sources[1]).improvement]
+        changes.append([improvement.changes[0].change for improvement in judged])
+    halves, new_rows = np.mean(changes, axis=0)
+    print("halves:", halves, "new rows:", new_rows)
+    assert new_rows < 1.5 * halves < 0.0

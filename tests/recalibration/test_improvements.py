@@ -233,7 +233,7 @@ def test_halves_that_change_nothing__do_not_judge_a_fit_that_does():
     fitted = cs.recalibrate(source, "top_label_histogram(min_rows=40)")
     assert fitted.improvement is None
     (note,) = [note for note in fitted.notes if note.startswith("not judged")]
-    assert "half of the rows are too few for the bins" in note
+    assert "a fit to half of the rows lacks the bins that the fit to all rows has" in note
     assert "not judged on rows that a fit has not used" in " ".join(str(fitted).split())
     enough = cs.recalibrate(source, "top_label_histogram(min_rows=10)")
     assert enough.improvement is not None
