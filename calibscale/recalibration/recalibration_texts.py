@@ -20,25 +20,18 @@ IN_WORDS = {
 
 
 def improvement(score: ScoreChange, judged: str) -> str:
-    """What the change of the first score says, which is infinite at a label of probability 0."""
+    """What the change of the first score says, which may be infinite or too large for a number."""
     noun = IN_WORDS[score.score]
     rows = "rows that the fit has not used"
     if judged == "cross_fitted":
         rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
-    if score.before is None and score.after is not None:
+    if score.before is None or score.after is None:
+        return _without_change(score, noun, rows)
+    assert score.change is not None
+    if score.low is None or score.high is None:
         return (
-            f"Recalibration makes the {noun} of {rows} finite "
-            f"({number_texts.number(score.after)}). Before, a label has the probability 0."
-        )
-    if score.before is not None and score.after is None:
-        return (
-            f"Recalibration makes the {noun} of {rows} infinite, as a label gets the probability "
-            "0: keep the predictions as they are."
-        )
-    if score.change is None or score.low is None or score.high is None:
-        return (
-            f"It is not known whether recalibration helps on {rows}: the {noun} is infinite, or "
-            "there are too few rows or clusters for an interval."
+            f"It is not known whether recalibration helps on {rows}: the {noun} changes by "
+            f"{number_texts.signed(score.change)}, without an interval."
         )
     if score.is_negligible:
         value = number_texts.number(score.after)
@@ -56,6 +49,27 @@ def improvement(score: ScoreChange, judged: str) -> str:
     return (
         f"It is not known whether recalibration helps: the {noun} of {rows} changes by "
         f"{number_texts.signed(score.change)} {interval}."
+    )
+
+
+def _without_change(score: ScoreChange, noun: str, rows: str) -> str:
+    """What a score says that is not finite before recalibration, or after it."""
+    # The log loss alone is of labels, whose probability may be 0.
+    is_log_loss = score.score == "nll"
+    not_finite = "infinite" if is_log_loss else "infinite or too large for a number"
+    if score.after is not None:
+        reason = "Before, a label has the probability 0." if is_log_loss else "Before, it is not."
+        value = number_texts.number(score.after)
+        return f"Recalibration makes the {noun} of {rows} finite ({value}). {reason}"
+    if score.before is not None:
+        cause = ", as a label gets the probability 0" if is_log_loss else ""
+        return (
+            f"Recalibration makes the {noun} of {rows} {not_finite}{cause}: keep the predictions "
+            "as they are."
+        )
+    return (
+        f"It is not known whether recalibration helps on {rows}: the {noun} is {not_finite} "
+        "before and after it."
     )
 
 

@@ -12,6 +12,8 @@ import calibscale as cs
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.recalibration.improvements import cross_fitted, folds_of
 from calibscale.recalibration.method_registry import method_of
+from calibscale.recalibration.recalibration_texts import improvement as sentence_of
+from calibscale.results.audit_results import ScoreChange
 from calibscale.session import Session
 
 pytestmark = pytest.mark.long
@@ -108,6 +110,30 @@ def test_sentence__names_infinite_scores():
     assert (
         "infinite, as a label gets the probability 0" in fitted.judged_on(new).improvement.sentence
     )
+
+
+def test_sentence__of_intervals_around_exact_outcomes_has_no_interval():
+    """All intervals have the same length and their outcomes in them: all scores change alike."""
+    p = np.linspace(1.0, 2.0, 100)
+    exact = cs.from_arrays(intervals=(p - 1.0, p + 1.0), coverage=0.9, labels=p)
+    improvement = cs.recalibrate(exact, "conformal").improvement
+    assert improvement.changes[0].change == pytest.approx(-2.0)
+    assert improvement.sentence.endswith("the interval score changes by −2.000, without an interval.")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (None, 2.0, "makes the squared error of rows that the fit has not used finite (2). Before"),
+        (None, None, "is infinite or too large for a number before and after it."),
+        (2.0, None, "infinite or too large for a number: keep the predictions as they are."),
+    ],
+)
+def test_sentence__of_a_squared_error_that_is_not_finite(before, after, sentence):
+    change = ScoreChange(score="squared_error", n=9, before=before, after=after)
+    text = sentence_of(change, "other_rows")
+    assert sentence in text
+    assert "label" not in text
 
 
 def test_rows_of_the_fit__do_not_judge_it():
