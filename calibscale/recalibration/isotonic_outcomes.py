@@ -47,7 +47,8 @@ def steps_of_outcomes(name: str, setup: DataProfile, read: Read) -> OutcomeSteps
     if status.any():
         first = int(np.argmax(status != 0))
         reason = target.explained(status[first], regression.values[[first]], np.nan)
-        raise OptionError(f"{name}: of a step, {reason}; balance keeps positive means")
+        remedy = "" if target.claim == QUANTILES else "; balance keeps positive means"
+        raise OptionError(f"{name}: of a step, {reason}{remedy}")
     return regression
 
 

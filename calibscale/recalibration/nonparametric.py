@@ -73,8 +73,9 @@ class Isotonic(RecalibrationMethod):
         1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new rows is
         finite.  Other steps are steps of the pure regression.  With weights, each row that is added
         has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or 1, and
-        costs an infinite log loss where wrong.  Means have the regression alone, because they have
-        no rule of succession.  Where all outcomes of the lowest step are 0, so is its mean.
+        costs an infinite log loss where wrong.  Means and quantiles have the regression alone with
+        either setting, because they have no rule of succession.  Where all outcomes of the lowest
+        step are 0, so is its mean.
     """
 
     ends: str = "laplace"

@@ -29,15 +29,15 @@ from calibscale.formatting.fault_texts import dropped_text
 @click.option(
     "--method",
     default="auto",
-    help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity, '
+    show_default=False,
+    help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Of these, identity, '
     "temperature and ensemble_temperature are for any number of classes, vector, matrix, "
     "dirichlet, structured, one_vs_rest and top_label_histogram for three or more, the others "
-    "for two; affine is for forecasts, "
-    "conformal for intervals and quantiles, balance for means, isotonic for means and quantiles "
-    "too.  "
-    '"prior_shift(shares=[0.7,0.3])" maps to known class shares.  '
-    "[default: auto, the simplest "
-    "one with a score near the smallest on rows that a fit has not used]",
+    "for two.  Affine is for forecasts, conformal for intervals and quantiles, balance for means, "
+    "and isotonic for means and quantiles too.  "
+    '"prior_shift(shares=[0.7,0.3])" maps classes to known shares.  '
+    "[default: auto, the simplest one with a score near the smallest on rows that a fit has not "
+    "used]",
 )
 @click.option(
     "--covariates",
@@ -107,7 +107,7 @@ def recalibrate(
     \b
     Examples:
       calibscale recalibrate old.zarr --json fitted.json
-      calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
+      calibscale recalibrate --load fitted.json --apply new.zarr -o new2.zarr
       calibscale recalibrate --load fitted.json --validate next_month.zarr
     """
     # A loaded fit needs no rows to fit to, and a new fit needs them.

@@ -51,7 +51,7 @@ def shift(stores: tuple[str, str], output: str | None, figure: str | None, **opt
     \b
     Examples:
       calibscale shift old.zarr new.zarr -o fitted.json
-      calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
+      calibscale recalibrate --load fitted.json --apply new.zarr -o new2.zarr
     """
     old, new = open_sources(stores, options)
     from calibscale.recalibration.label_shifts import label_shift
