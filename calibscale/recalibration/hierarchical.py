@@ -134,15 +134,16 @@ class Hierarchical(RecalibrationMethod):
     likelihood of each group is a parabola at the current mode, the covariance has the largest
     marginal likelihood of all parabolas, and new modes follow, by one pass for each step.
 
-    The spreads are at most about ten times the larger of 1 and the slope of all rows, or 10.
-    Groups of few rows stay near the map of all rows, and groups that differ by chance alone have
-    nearly the same map.  A group whose labels are all equal has a finite map.  Rows of groups that
-    the fit has not seen, or without a group (a missing number or an empty text), have the map of
-    all rows.  Penalised quasi-likelihood
-    underestimates the covariance where nearly all groups have few rows, and so shrinks too much.
-    Fits to halves of the rows shrink small groups more than the fit to all rows, so that they find
-    a smaller improvement.  They do not judge it if more than a tenth of the rows are in groups of
-    which a half has no row.
+    The spreads are at most about ten times the larger of 1 and the slope of all rows, or 10.  The
+    correlation of slopes and intercepts is stated where their covariance is not singular.  Groups
+    of few rows stay near the map of all rows, and groups that differ by chance alone have nearly
+    the same map.  A group whose labels are all equal has a finite map.  Rows of groups that the fit
+    has not seen, or without a group (a missing number or an empty text), have the map of all rows.
+
+    Penalised quasi-likelihood underestimates the covariance where nearly all groups have few rows,
+    and so shrinks too much.  Fits to halves of the rows shrink small groups more than the fit to
+    all rows, so that they find a smaller improvement.  They do not judge it if more than a tenth of
+    the rows with a group are in groups of which a half has no row.
 
     Parameters
     ----------
@@ -201,45 +202,79 @@ class Hierarchical(RecalibrationMethod):
 
     def _fit_groups(self, read: Read, axis: Axis, mean: Floats) -> _GroupFit:
         """Effects of the groups around the mean map, by Newton's method, one pass per step."""
-        effects = np.zeros((len(axis), 2))
-        trial, factor = effects, FIRST_FACTOR
+        effects = trial = np.zeros((len(axis), 2))
+        covariance = _Covariance(FIRST_FACTOR)
         # Log-odds that are on another scale have slopes on its inverse.
         scales = np.array([max(1.0, abs(mean[0])), 1.0])
         losses: _Losses | None = None
-        estimates, is_settled = 0, False
         for passes in range(1, MAX_PASSES + 1):
-            statistic = GroupedLogisticLoss(axis, mean + trial, self.clip)
-            result = read(statistic, optional=axis.name)
-            state: GroupedLogisticState = result.groups[None][statistic]
-            if not state.sums.any():
-                raise OptionError(f"{self.name}: no labelled row has a value of {axis.name!r}")
+            state = self._sums_of_groups(read, axis, mean + trial)
             trial_losses = _Losses.of(state)
             if losses is None:
                 losses = trial_losses
-            before = _penalised(losses.loss, effects, factor)
-            after = _penalised(trial_losses.loss, trial, factor)
-            better = after <= before + _ROUNDING * np.abs(before)
+            better = _are_better(trial_losses, trial, losses, effects, covariance.factor)
             effects = np.where(better[:, None], trial, effects)
             losses = trial_losses.where(better, losses)
             expansion = losses.expansion(effects)
-            modes = posterior(expansion, factor).modes
-            moved = np.abs(modes - effects).max(axis=0)
+            step = _Step.of(effects, expansion, covariance.factor)
             # A parabola far from the mode tells little of the likelihood, as of certain rows that
             # are wrong, and would make the covariance too large.
-            is_near = better.all() and (moved <= _NEAR_MODE * scales).all()
-            if is_near and not is_settled:
-                estimate = factor_of_effects(expansion, scales, factor)
-                estimates += 1
-                is_settled = estimates >= _MAX_ESTIMATES or _are_near(estimate, factor)
-                factor = estimate
-                modes = posterior(expansion, factor).modes
-                moved = np.abs(modes - effects).max(axis=0)
+            is_near = better.all() and (step.lengths <= _NEAR_MODE * scales).all()
+            if is_near and not covariance.is_settled:
+                covariance = covariance.estimated(expansion, scales)
+                step = _Step.of(effects, expansion, covariance.factor)
             largest = max(1.0, float(np.abs(mean + effects).max()))
-            if is_settled and better.all() and moved.max() <= LAST_STEP * largest:
-                return _GroupFit(modes, factor, state.sums[:, 0], passes)
+            is_short = step.lengths.max() <= LAST_STEP * largest
+            if covariance.is_settled and better.all() and is_short:
+                return _GroupFit(step.modes, covariance.factor, state.sums[:, 0], passes)
             # Where the step was too long, half of it is tried next.
-            trial = np.where(better[:, None], modes, 0.5 * (effects + trial))
+            trial = np.where(better[:, None], step.modes, 0.5 * (effects + trial))
         raise not_converged(self.name)
+
+    def _sums_of_groups(self, read: Read, axis: Axis, maps: Floats) -> GroupedLogisticState:
+        """Sums of the log loss of the maps of the groups (g, 2), by one pass."""
+        statistic = GroupedLogisticLoss(axis, maps, self.clip)
+        state: GroupedLogisticState = read(statistic, optional=axis.name).groups[None][statistic]
+        if not state.sums.any():
+            raise OptionError(f"{self.name}: no labelled row has a value of {axis.name!r}")
+        return state
+
+
+class _Step(NamedTuple):
+    """Posterior modes of effects (g, 2), and the largest distance from them of each effect (2,)."""
+
+    modes: Floats
+    lengths: Floats
+
+    @classmethod
+    def of(cls, effects: Floats, expansion: Expansion, factor: Floats) -> _Step:
+        """Step from the effects (g, 2) to the modes of a quadratic likelihood."""
+        modes = posterior(expansion, factor).modes
+        return cls(modes, np.abs(modes - effects).max(axis=0))
+
+
+class _Covariance(NamedTuple):
+    """Cholesky factor of the covariance of effects (2, 2), and whether it is kept from now on."""
+
+    factor: Floats
+    estimates: int = 0
+    is_settled: bool = False
+
+    def estimated(self, expansion: Expansion, scales: Floats) -> _Covariance:
+        """Covariance with the largest marginal likelihood of parabolas, see `factor_of_effects`."""
+        factor = factor_of_effects(expansion, scales, self.factor)
+        estimates = self.estimates + 1
+        is_settled = estimates >= _MAX_ESTIMATES or _are_near(factor, self.factor)
+        return _Covariance(factor, estimates, is_settled)
+
+
+def _are_better(
+    trial_losses: _Losses, trial: Floats, losses: _Losses, effects: Floats, factor: Floats
+) -> Any:
+    """Whether trial effects (g, 2) of each group are as good as its effects, or better (g,)."""
+    before = _penalised(losses.loss, effects, factor)
+    after = _penalised(trial_losses.loss, trial, factor)
+    return after <= before + _ROUNDING * np.abs(before)
 
 
 def _penalised(loss: Floats, effects: Floats, factor: Floats) -> Floats:
@@ -315,17 +350,20 @@ class HierarchicalFit(FittedRecalibrator):
         # At the bound of the search, groups differ by chance alone.
         spreads[spreads <= 2.0 * LEAST_DEVIATION] = 0.0
         slope_spread, intercept_spread = spreads.tolist()
-        correlation = 0.0
-        if slope_spread > 0.0 and intercept_spread > 0.0:
-            correlation = float(self.covariance[0, 1]) / (slope_spread * intercept_spread)
         parameters: dict[str, Any] = {
             "slope": self.slope,
             "intercept": self.intercept,
             "slope_spread": slope_spread,
             "intercept_spread": intercept_spread,
-            "correlation": correlation,
-            "groups": len(self.levels),
         }
+        if slope_spread > 0.0 and intercept_spread > 0.0:
+            correlation = float(self.covariance[0, 1]) / (slope_spread * intercept_spread)
+            # The spread of intercepts of groups with equal slopes is at the bound of the search if
+            # groups do not determine the correlation, which is then −1 or 1.
+            spread_beside_slopes = intercept_spread * np.sqrt(max(0.0, 1.0 - correlation**2))
+            if spread_beside_slopes > 2.0 * LEAST_DEVIATION:
+                parameters["correlation"] = correlation
+        parameters["groups"] = len(self.levels)
         # Nobody reads the maps of a hundred thousand groups in a printed result.
         if len(self.levels) <= MAX_LEVELS:
             parameters |= {

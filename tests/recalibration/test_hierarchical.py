@@ -148,6 +148,20 @@ def test_posterior__is_that_of_inverse_matrices():
     )
 
 
+def test_correlation__is_stated_where_groups_determine_it():
+    many = fitted_to(source_of(rows_of_groups(1, 1500, 20)))
+    (slope_variance, product), (_, intercept_variance) = many.fit.covariance
+    expected = product / np.sqrt(slope_variance * intercept_variance)
+    assert many.estimates["correlation"] == pytest.approx(expected)
+    # The maps of these three groups are on a line, and of these four groups are equal.
+    few = fitted_to(source_of(rows_of_groups(5, 200, 3)))
+    assert few.estimates["slope_spread"] > 0.01
+    assert "correlation" not in few.estimates
+    equal = fitted_to(source_of(rows_of_groups(4, 300, 4)))
+    assert equal.estimates["slope_spread"] == 0.0
+    assert "correlation" not in equal.estimates
+
+
 def test_groups_of_one_class__have_finite_shrunk_maps():
     rows = rows_of_groups(1, 1500, 20)
     counts = np.bincount(rows.group)

@@ -118,7 +118,7 @@ def test_sentence__of_intervals_around_exact_outcomes_has_no_interval():
     exact = cs.from_arrays(intervals=(p - 1.0, p + 1.0), coverage=0.9, labels=p)
     improvement = cs.recalibrate(exact, "conformal").improvement
     assert improvement.changes[0].change == pytest.approx(-2.0)
-    assert improvement.sentence.endswith("the interval score changes by −2.000, without an interval.")
+    assert improvement.sentence.endswith("interval score changes by −2.000, without an interval.")
 
 
 @pytest.mark.parametrize(
