@@ -232,7 +232,7 @@ def test_rows_without_a_group__have_the_map_of_all_rows(text, tmp_path):
 def test_halves_without_most_groups__do_not_judge_the_fit():
     """Half of the rows has no row of most groups of one row, and of no group that is a cluster."""
     rows = rows_of_groups(1, 1500, 20)
-    ones = np.where(np.arange(len(rows.z)) % 2, rows.group, 1000 + np.arange(len(rows.z)))
+    mostly_single = np.where(np.arange(len(rows.z)) % 2, rows.group, 1000 + np.arange(len(rows.z)))
     judged = [
         cs.recalibrate(
             source_of(rows, covariates={"group": group}),
@@ -240,7 +240,7 @@ def test_halves_without_most_groups__do_not_judge_the_fit():
             covariates="group",
             cluster=cluster,
         )
-        for group, cluster in [(rows.group, None), (ones, None), (rows.group, "group")]
+        for group, cluster in [(rows.group, None), (mostly_single, None), (rows.group, "group")]
     ]
     assert judged[0].improvement is not None
     for fitted in judged[1:]:
@@ -248,7 +248,7 @@ def test_halves_without_most_groups__do_not_judge_the_fit():
         (note,) = [note for note in fitted.notes if note.startswith("not judged")]
         assert "lacks the maps of groups that the fit to all rows has for" in note
     share = judged[1].fit.share_unlike(judged[0].fit)
-    assert share == np.mean(ones >= 1000)
+    assert share == np.mean(mostly_single >= 1000)
 
 
 def test_infinite_and_absent_groups__are_refused():
@@ -344,14 +344,14 @@ def excesses(rows: Rows, seed: int) -> Floats:
     for group in range(len(rows.maps)):
         here = rows.group == group
         try:
-            own = cs.recalibrate(
+            separate = cs.recalibrate(
                 cs.from_arrays(probabilities=expit(rows.z[here]), labels=rows.y[here], binary=True),
                 "platt",
                 validate=False,
             )
         except cs.OptionError:  # labels of one class, or separated: the map of all rows is better
             continue
-        by_group[group] = own.estimates["slope"], own.estimates["intercept"]
+        by_group[group] = separate.estimates["slope"], separate.estimates["intercept"]
     return np.array([excess(maps, rows, seed) for maps in (maps_of(fitted), platt, by_group)])
 
 
