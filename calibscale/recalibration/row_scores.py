@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.derived_sources import DerivedSource, Fold
+from calibscale.data.derived_sources import DerivedSource, Fold, units_of
 from calibscale.data.source import ArraySource
 from calibscale.estimators.scores import Accuracy
 from calibscale.predictions.blocks import Block
@@ -38,15 +38,17 @@ class RowScores(DerivedSource):
     """Scores of rows before a change and by `versions` after it, as covariates of the rows.
 
     The columns are each score before the change, then each score of each version, and then the
-    covariates at `positions`.  Scores of a second version are ∞ outside of a sample of blocks.  If
+    covariates at `positions`.  Scores of a second version are ∞ outside of the rows `compared`.  If
     the versions change the source before them, it is read only once.
     """
 
     versions: tuple[Any, ...] = field(kw_only=True)  # sources
     scores: Sequence[Any] = field(kw_only=True)
     checks: Rules = field(kw_only=True)  # of the rows before the change
-    step: int = 1  # of the blocks that have the scores of a second version
-    scored: Fold | None = None  # the rows that have scores, None of all
+    # Rows that have scores, and those of them that have the scores of a second version.  None has
+    # all rows.
+    scored: Fold | None = None
+    compared: Fold | None = None
     reads_once: bool = False  # whether the versions change the blocks of the source before them
     positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
@@ -70,20 +72,23 @@ class RowScores(DerivedSource):
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
-        rows: Ints | slice = slice(None)
-        if self.scored is not None:
-            rows = np.flatnonzero(self.scored.holds(np.arange(start, stop)))
-        columns = [self._scores(block.take(rows, start), self.checks)]
+        # A row is drawn by its number in the whole source, of which a worker may have a part.
+        numbers = units_of(block, None)
+        rows = _drawn(self.scored, numbers)
+        columns = [self._scores(block.take(rows, block.start), self.checks)]
         for position, version in enumerate(self.versions):
-            if position and not self._is_sampled(block):
-                columns.append(np.full_like(columns[0], np.inf))
-                continue
+            drawn, known = slice(None), rows
+            if position and self.compared is not None:
+                drawn = _drawn(self.compared, numbers[rows])
+                known = np.arange(len(numbers))[rows][drawn]
             if self.reads_once:
-                after = version.changed_rows(block, rows)
+                after = version.changed_rows(block, known)
             else:
-                after = version.read(start, stop).take(rows, start)
+                after = version.read(start, stop).take(known, block.start)
+            column = np.full_like(columns[0], np.inf)
             # The rows before the change have been checked.
-            columns.append(self._scores(after, version.rules("drop", self.checks.tolerance)))
+            column[drawn] = self._scores(after, version.rules("drop", self.checks.tolerance))
+            columns.append(column)
         of_rows = np.hstack(columns)
         # Rows that are invalid or unlabelled in one version count in none, without an error.
         unusable = np.any(np.isnan(of_rows), axis=1)
@@ -99,11 +104,6 @@ class RowScores(DerivedSource):
             covariates=scores if covariates else None,
         )
 
-    def _is_sampled(self, block: Block) -> bool:
-        """Whether rows of a block have the scores of a second version after the change."""
-        # Its distance from the first one is a variance, which a part of many rows determines.
-        return block.start // len(block.labels) % self.step == 0
-
     def _scores(self, block: Block, rules: Rules) -> Floats:
         """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
         out = np.full((len(block.labels), len(self.scores)), np.nan)
@@ -111,6 +111,11 @@ class RowScores(DerivedSource):
             for column, score in enumerate(self.scores):
                 out[chunk.rows - block.start, column] = _of_chunk(chunk, score)
         return out
+
+
+def _drawn(fold: Fold | None, numbers: Ints) -> Any:
+    """Index of the rows with the numbers (c,) that are in a fold, of which None has all rows."""
+    return slice(None) if fold is None else np.flatnonzero(fold.holds(numbers))
 
 
 def _of_chunk(chunk: Any, score: Any) -> Any:
@@ -131,14 +136,15 @@ def row_scores(
     scores: Sequence[Any],
     columns: Sequence[str],
     cluster: str | None,
-    step: int = 1,
     scored: Fold | None = None,
+    compared: Fold | None = None,
 ) -> Session:
     """Session of the scores before and after a change.
 
     `scores` are estimators that are bound to the session `before`, or columns of its rows.  The
     `grouped` session has the same rows, and the further covariates `columns`, which follow the
-    scores.  The hashes of the clusters are the last covariate.
+    scores.  The hashes of the clusters are the last covariate.  Rows outside of `scored` have no
+    scores, and those outside of `compared` have no scores of a second version.
     """
     source, mean = before.source, MeanPrediction()
     # Names of categories, which a source with the hashes of clusters does not have.
@@ -165,8 +171,8 @@ def row_scores(
         versions=versions,
         scores=scores,
         checks=source.rules(before.rules.on_invalid, before.rules.tolerance),
-        step=step,
         scored=scored,
+        compared=compared,
         # Groups are further covariates, which the change does not read.
         reads_once=all(
             isinstance(version, DerivedSource) and version.before is source for version in versions

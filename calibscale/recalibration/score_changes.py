@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.data.derived_sources import Fold
 from calibscale.data.source import ArraySource
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.scores import Accuracy
@@ -28,11 +29,11 @@ from calibscale.statistics.statistic import Statistic, added, weights_of
 _HALVINGS = 60  # of the interval of a p-value, down to the precision of its logarithm
 _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
 _ENOUGH_ROWS = 2**17  # for a variance
-_MOST_STEPS = 16  # at least one block of so many has all scores
+_MOST_FOLDS = 16  # at least one row of so many has the scores of a second version
+_SEED = 2**61  # of the rows that have them
+_ENOUGH_OF_GROUP = 100.0  # effective rows of a group with scores of both versions
 AREA = "auc"  # name of the area under the ROC curve
 _SHARES = (Accuracy.name, AREA)  # scores from 0 to 1
-# Share of Σw² of a group with scores of both versions, below which those of all rows stand in.
-_LEAST_KNOWN = 0.25 / _MOST_STEPS
 # Sums of clusters are kept in cells by their hash.  Clusters of one cell count as one, which costs
 # degrees of freedom only.
 CLUSTER_CELLS = 2**10
@@ -80,7 +81,7 @@ class ChangeSums(Statistic):
         w = weights_of(chunk)
         scores, infinite = _scores_of(chunk, self.versions, self.scores)
         before, after = scores[:2]
-        # Rows outside of the sample of blocks have no score of a second version.
+        # Most of many rows have no score of a second version.
         squares = np.where(infinite[-1], 0.0, w * w)
         return added(
             state,
@@ -224,13 +225,17 @@ def score_changes(
     grouped, columns = by_groups(before, group_by)
     versions = (after,) if exchanged is None else (after, exchanged)
     sums: ChangeSums | ClusterChangeSums = ChangeSums(len(scores), len(versions))
-    step = max(1, min(_MOST_STEPS, before.source.rows // _ENOUGH_ROWS))
+    compared: Fold | None = None
+    parts = min(_MOST_FOLDS, before.source.rows // _ENOUGH_ROWS)
     if cluster is not None:
+        # A sum over a cluster needs the scores of all of its rows.
         sums = ClusterChangeSums(len(scores), len(versions))
-        step = 1  # a sum over a cluster needs all of its rows
+    elif parts > 1:
+        # The dependence of both halves is a variance, which a random part of many rows determines.
+        compared = Fold(0, parts, _SEED)
     # The score of a kind may depend on its settings, such as the level of a quantile.
     bound = before.run(scores).fitting
-    session = row_scores(before, grouped, versions, bound, columns, cluster, step)
+    session = row_scores(before, grouped, versions, bound, columns, cluster, compared=compared)
     # Groups may be missing in a row, and scores may not.
     names = session.source.covariate_names[: (1 + len(versions)) * len(scores)]
     results = [
@@ -342,13 +347,7 @@ def _score_change(
     change = replace(change, change=float(moments.total / moments.weight))
     if part.refusal is not None:
         return replace(change, note=part.refusal)
-    share = float(moments.weight) / float(total.sums.weight[0])
-    distance = part.sums.distance[number]
-    squared_weight = float(moments.second[0])
-    # Most rows of a group may be outside of the sample of blocks, as in a file in their order.
-    if distance[0] < _LEAST_KNOWN * squared_weight:
-        distance = total.sums.distance[number]
-    dependence = share * _dependence(distance, squared_weight)
+    dependence = _dependence(part.sums, total.sums, number)
     return with_limits(change, moments, confidence_level, dependence, part.units)
 
 
@@ -373,7 +372,7 @@ def with_limits(
     return replace(change, low=low, high=high, p_value=p_value, note=limits.note)
 
 
-def _dependence(distance: Floats, squared_weight: float) -> float:
+def _dependence(part: ChangeState, total: ChangeState, number: int) -> float:
     """Variance of Σw·change that the dependence of cross-fits by halves adds to that of the rows.
 
     The fit to a half A has coefficients a = θ − H⁻¹u, with the mean u of the scores of its rows and
@@ -381,16 +380,24 @@ def _dependence(distance: Floats, squared_weight: float) -> float:
     with the error ⟨b − θ, u⟩ = −uᵀH⁻¹v besides that of θ, and the change in B has the same error:
     the covariance of both is E[(uᵀH⁻¹v)²].  The losses of both fits in a row differ by d with the
     variance E[(u − v)ᵀH⁻¹(u − v)], from which it follows that half of Σw²(d − mean d)² is to be
-    added.  In a group with a share of the rows it is this share of the group's sum.  Of scores that
-    the fits do not minimise, it is an approximation.  The same holds for clusters in place of rows.
-
-    `squared_weight` is Σw² of all rows, and the distance d is known in some of them.
+    added.  In a part of the rows it is the sum over the part, times its share of the weight of the
+    `total` rows.  Of scores that the fits do not minimise, it is an approximation.  The same holds
+    for clusters in place of rows.  The distance d of the score with this `number` is known in some
+    of the rows.
     """
-    known, total, squares = distance
-    if known == 0.0:
+    weight = float(part.weight[number])
+    share = weight / float(total.weight[number])
+    squared_weight_of_part = float(part.second[number, 0])
+    known = float(part.distance[number, 0])
+    # Few rows of a small group are known, and the distance in all rows then stands in for theirs.
+    known_rows = known * (weight / squared_weight_of_part) ** 2
+    is_sample = known < squared_weight_of_part
+    sums = total if is_sample and known_rows < _ENOUGH_OF_GROUP else part
+    squared_weight, first, second = sums.distance[number]
+    if squared_weight == 0.0:
         return 0.0
-    variance = max(0.0, float(squares / known - (total / known) ** 2))
-    return 0.5 * squared_weight * variance
+    variance = max(0.0, float(second / squared_weight - (first / squared_weight) ** 2))
+    return 0.5 * share * squared_weight_of_part * variance
 
 
 def _p_value(state: RowMomentState, dependence: float) -> float:

@@ -8,10 +8,12 @@ from scipy.special import expit, logit, rel_entr
 from scipy.stats import logistic
 
 import calibscale as cs
+from calibscale.data.derived_sources import Fold
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_by_cross_fits
 from calibscale.recalibration.method_registry import method_of
 from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.row_scores import row_scores
 from calibscale.recalibration.score_changes import score_changes
 from calibscale.statistics.row_moments import RowMomentState
 
@@ -211,32 +213,46 @@ def test_equal_changes_of_a_group__have_no_interval():
     assert others.low < others.high
 
 
-def test_group_outside_of_sampled_blocks__has_the_dependence_of_all_rows():
-    """Of 2^18 rows, every second block has the scores of the exchanged fits."""
-    count, block_rows = 2**18, 2**14
-    rng = np.random.default_rng(6)
-    p = rng.random(count)
-    y = (rng.random(count) < p).astype(int)
-    group = (np.arange(count) // block_rows % 2).astype(float)
-    predictions = [p, expit(0.99 * logit(p)), expit(1.2 * logit(p) + 0.1)]
+def crossed_changes(predictions, labels, group, **options):
+    """Changes from the first predictions to the second ones, with the third as exchanged fits."""
     before, after, exchanged = (
-        cs.from_arrays(
-            probabilities=q, labels=y, binary=True, covariates=group, covariate_names=["g"]
-        )
+        cs.from_arrays(probabilities=q, labels=labels, binary=True, covariates={"g": group})
         for q in predictions
     )
-    with cs.Session.open(before, block_rows=block_rows) as session:
-        groups = score_changes(session, after, [cs.NLL()], "g", exchanged=exchanged).groups
+    with cs.Session.open(before, **options) as session:
+        return score_changes(session, after, [cs.NLL()], "g", exchanged=exchanged)
+
+
+def test_dependence__is_that_of_a_random_sample_of_many_rows():
+    """Of 2^18 rows in the order of their labels, every second has the scores of both fits."""
+    count = 2**18
+    rng = np.random.default_rng(6)
+    p = rng.beta(0.3, 6.0, count)
+    y = (rng.random(count) < p).astype(int)
+    order = np.argsort(y, kind="stable")
+    p, y = p[order], y[order]
+    # A group of 60 rows has too few of them in the sample, and gets the variance of all rows.
+    group = (rng.permutation(count) < 60).astype(float)
+    # Both fits are far apart, so that their distance determines the length of the interval.
+    predictions = [p, expit(0.99 * logit(p)), expit(1.2 * logit(p) + 0.5)]
+    changes = [
+        crossed_changes(predictions, y, group, block_rows=block_rows)
+        for block_rows in (2**14, 50_000)
+    ]
     losses = [-np.log(np.where(y == 1, q, 1 - q)) for q in predictions]
     change, distance = losses[1] - losses[0], losses[2] - losses[1]
-    sampled = group == 0.0
-    for number, stated in enumerate(groups):
-        rows = group == number
-        # The sum over the rows of the group has the variance of the sampled rows, and the group
-        # has half of all rows.
-        dependence = 0.5 * 0.5 * rows.sum() * distance[sampled].var()
-        expected = dense_limits(change[rows], np.ones(rows.sum()), 1.0 - 0.05 / 2, dependence)
-        assert (stated.low, stated.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    stated = changes[0].scores[0]
+    expected = dense_limits(change, np.ones(count), 0.95, 0.5 * count * distance.var())
+    # The variance of 2^17 rows of such tails has a relative error of about 1 %.
+    assert stated.high - stated.low == pytest.approx(expected.high - expected.low, rel=0.02)
+    few = changes[0].groups[1]
+    rows = group == 1.0
+    dependence = 0.5 * 60 / count * 60 * distance.var()
+    expected = dense_limits(change[rows], np.ones(60), 1.0 - 0.05 / 2, dependence)
+    assert (few.low, few.high) == pytest.approx((expected.low, expected.high), rel=1e-3)
+    # The same rows are drawn for blocks of any size.
+    other = changes[1].scores[0]
+    assert (other.low, other.high) == pytest.approx((stated.low, stated.high), rel=1e-9)
 
 
 def test_equal_predictions__have_no_change(columns):
@@ -269,6 +285,19 @@ def test_invalid_row__is_named(columns):
         pytest.raises(cs.InvalidDataError, match="row 5"),
     ):
         score_changes(session, source_of(columns), [cs.NLL()])
+
+
+def test_rows_of_a_part__are_drawn_by_their_numbers_in_the_source(columns):
+    with cs.Session.open(source_of(columns)) as session:
+        after = cross_fitted(session, method_of("platt"))
+        scores = session.run([cs.NLL()]).fitting
+        for draws in ({"scored": Fold(0, 3, 1)}, {"compared": Fold(0, 3, 1)}):
+            rows = row_scores(
+                session, session, (after, after.exchanged), scores, (), None, **draws
+            ).source
+            whole = rows.read(200, 500, True).covariates
+            part = rows.part(200, 500, True).read(0, 300, True).covariates
+            np.testing.assert_array_equal(part, whole)
 
 
 @pytest.mark.cluster
