@@ -155,8 +155,9 @@ def improvement_of(
         changes, accuracy = changes[:-1], changes[-1]
     order: OrderChange | None = None
     if target.has_single_labels and before.source.classes == 2:
-        area = order_change(before, after, folds, keeps_order, cluster)
-        order = OrderChange(area, keeps_order, in_halves=bool(folds))
+        area = order_change(before, after, folds, keeps_order, cluster, exchanged=exchanged)
+        of_sample = area.n < changes[0].n
+        order = OrderChange(area, keeps_order, in_halves=bool(folds), of_sample=of_sample)
     return Improvement(
         judged=judged,
         n=changes[0].n,

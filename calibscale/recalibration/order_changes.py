@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from calibscale.recalibration.row_scores import ChunkColumn, row_scores
 from calibscale.recalibration.score_changes import AREA, CLUSTER_CELLS, with_limits
 from calibscale.results.audit_results import ScoreChange
 from calibscale.session import Session
-from calibscale.statistics.bins import FineHistogram
+from calibscale.statistics.bins import FineHistogram, fine_borders
 from calibscale.statistics.row_moments import RowMomentState, moment_sums
 from calibscale.statistics.score_histogram import ScoreHistogram, ScoreState
 from calibscale.statistics.statistic import Statistic, added, weights_of
@@ -24,8 +25,12 @@ from calibscale.statistics.statistic import Statistic, added, weights_of
 _HISTOGRAM = ScoreHistogram("positive")
 _ENOUGH_ROWS = 2**20  # for the area of a map that may change the order
 _SEED = 2**62  # of the rows that are drawn from more
-# Columns of the rows: the probability before the change and the event, and both after the change.
-_BEFORE, _EVENT, _AFTER = 0, 1, 2
+# Columns of the rows: the probability before the change and the event, and both after the change
+# and after the exchanged one.
+_BEFORE, _EVENT, _AFTER, _EXCHANGED = 0, 1, 2, 4
+_SPACING = 2.0**-53  # of the numbers from ½ to 1
+# Area that ties by rounding may cost, below which an increasing map is said to keep the area.
+_NEGLIGIBLE = 1e-6
 
 
 class _EventProbability(ChunkColumn):
@@ -106,6 +111,8 @@ class RanksOfScores(NamedTuple):
 
     `keys` are the scores in increasing order (c,), or None of cells, which are numbered from 0.
     `influences` has w(V − area)/Σw of rows with w = 1 by event and score (2, c), see `influence`.
+    `error` limits what the cells have changed of the area, and `ties` what rounding of the scores
+    near 0 and 1 may have changed.
     """
 
     keys: Floats | None
@@ -114,6 +121,7 @@ class RanksOfScores(NamedTuple):
     others: float
     area: float
     error: float
+    ties: float
 
     @classmethod
     def of(cls, state: ScoreState) -> RanksOfScores:
@@ -132,13 +140,23 @@ class RanksOfScores(NamedTuple):
         pairs = total[0] * total[1]
         keys = state.keys if state.exact else None
         if not pairs > 0:
-            return cls(keys, np.zeros((2, len(weight))), *total, float("nan"), 0.0)
+            return cls(keys, np.zeros((2, len(weight))), *total, float("nan"), 0.0, 0.0)
         area = float(events @ others_below) / pairs
         # Shares of the other rows on the right side, less the area, of other rows and of events.
         influences = np.stack([events_above, others_below]) / pairs
         influences -= area / np.array([[total[1]], [total[0]]])
-        error = 0.0 if state.exact else 0.5 * float(events @ others) / pairs
-        return cls(keys, influences, *total, area, error)
+        half_of_pairs = 0.5 * events * others / pairs
+        rounding = _rounding_of_cells()
+        if state.exact:
+            error = 0.0
+            rounding = rounding[FineHistogram("").numbers(state.keys)]
+        else:
+            # Rows of a cell of one number have the same score, so that they are equal indeed.
+            error = float(half_of_pairs[rounding < 1.0].sum())
+        # The first cell has 0 and many small numbers, and its sums do not tell them apart.
+        is_zero = state.keys[0] <= 0.0 if state.exact else True
+        ties = float(half_of_pairs @ rounding + is_zero * half_of_pairs[0])
+        return cls(keys, influences, *total, area, error, ties)
 
     @property
     def exact(self) -> bool:
@@ -162,6 +180,20 @@ class RanksOfScores(NamedTuple):
         else:
             places = np.searchsorted(self.keys, scores)
         return w * self.influences[event, places]
+
+
+@cache
+def _rounding_of_cells() -> Floats:
+    """Share of two scores of a cell of `FineHistogram` that are equal by rounding (2^16,).
+
+    It is 1 for cells of one number, and 0 below ½, where numbers are denser than cells.
+    """
+    half = FineHistogram.CELLS // 2
+    # Cells above ½ mirror those below, whose borders are exact.
+    widths = np.diff(fine_borders()[: half + 1])[::-1]
+    # The cells next to ½ have no width and no scores but ½.
+    shares = np.divide(_SPACING, widths, out=np.ones(half), where=widths > 0)
+    return np.concatenate([np.zeros(half), np.minimum(shares, 1.0)])
 
 
 # ---------------------------------------------------------------- the error of their difference
@@ -202,6 +234,7 @@ class InfluenceMoments(Statistic):
     """
 
     influences: AreaInfluences = field(compare=False, repr=False)
+    columns: tuple[int, int] = (_BEFORE, _AFTER)  # of the influences
 
     def zero(self, classes: int) -> RowMomentState:
         return RowMomentState(np.zeros(()), np.zeros(()), np.zeros(3), np.zeros(4), np.zeros(5))
@@ -216,12 +249,20 @@ class InfluenceMoments(Statistic):
         """Moments of the pseudo-values of independent units, which are rows."""
         return state
 
+    def has_changes(self, state: RowMomentState) -> bool:
+        """Whether a row has an influence on the change of the area."""
+        return bool(state.second[2] > 0)
+
 
 class ClusterInfluenceState(NamedTuple):
-    """Number of rows, and the sum of their influence, by cell of clusters (cells,)."""
+    """Number of rows and the sum of their influence by cell of clusters (cells,).
+
+    `size` is the sum of the absolute influence of all rows, 0-d.
+    """
 
     rows: Floats
     influence: Floats
+    size: Floats
 
 
 @dataclass(frozen=True)
@@ -232,14 +273,20 @@ class ClusterInfluences(Statistic):
     """
 
     influences: AreaInfluences = field(compare=False, repr=False)
+    columns: tuple[int, int] = (_BEFORE, _AFTER)  # of the influences
 
     def zero(self, classes: int) -> ClusterInfluenceState:
-        return ClusterInfluenceState(np.zeros(CLUSTER_CELLS), np.zeros(CLUSTER_CELLS))
+        return ClusterInfluenceState(np.zeros(CLUSTER_CELLS), np.zeros(CLUSTER_CELLS), np.zeros(()))
 
     def accumulate(self, state: ClusterInfluenceState, chunk: Any) -> ClusterInfluenceState:
         cells = chunk.units % CLUSTER_CELLS
-        influence = np.bincount(cells, self.influences.of(chunk), CLUSTER_CELLS)
-        return added(state, np.bincount(cells, minlength=CLUSTER_CELLS).astype(float), influence)
+        influence = self.influences.of(chunk)
+        return added(
+            state,
+            np.bincount(cells, minlength=CLUSTER_CELLS).astype(float),
+            np.bincount(cells, influence, CLUSTER_CELLS),
+            np.abs(influence).sum(),
+        )
 
     def moments(self, state: ClusterInfluenceState) -> RowMomentState:
         """Moments of the pseudo-values of independent units, which are the cells with rows."""
@@ -247,8 +294,84 @@ class ClusterInfluences(Statistic):
         values = self.influences.change + len(influence) * influence
         return moment_sums(values, np.ones(len(influence)))
 
+    def has_changes(self, state: ClusterInfluenceState) -> bool:
+        """Whether a row has an influence on the change of the area."""
+        return bool(state.size > 0)
+
 
 # ---------------------------------------------------------------- the change
+
+
+class _RankedRows(NamedTuple):
+    """Areas of rows by fold and version: before the change, after it, and after the exchange."""
+
+    session: Session
+    covariates: tuple[str, ...]
+    folds: tuple[Fold | None, ...]
+    ranks: tuple[tuple[RanksOfScores, ...], ...]
+    rows: int
+
+    @classmethod
+    def of(
+        cls,
+        before: Session,
+        versions: tuple[ArraySource, ...],
+        folds: tuple[Fold | None, ...],
+        cluster: str | None,
+        scored: Fold | None,
+    ) -> _RankedRows:
+        """Ranks from a pass over the rows `scored`, None for all."""
+        session = row_scores(before, before, versions, _COLUMNS, (), cluster, scored=scored)
+        names = session.source.covariate_names[: (1 + len(versions)) * len(_COLUMNS)]
+        columns = (_BEFORE, _AFTER, _EXCHANGED)[: 1 + len(versions)]
+        statistics = [[RankedScores(column, fold) for column in columns] for fold in folds]
+        every = [statistic for of_fold in statistics for statistic in of_fold]
+        result = session.scan(every, covariates=names)
+        states = result.groups[None]
+        ranks = tuple(
+            tuple(RanksOfScores.of(states[statistic]) for statistic in of_fold)
+            for of_fold in statistics
+        )
+        return cls(session, names, folds, ranks, result.counts.used)
+
+    @property
+    def pairs(self) -> Floats:
+        """Weight of the pairs of each fold."""
+        return np.array([before.pairs for before, *_ in self.ranks])
+
+    @property
+    def shares(self) -> Floats:
+        """Share of each fold in the pairs."""
+        return self.pairs / self.pairs.sum()
+
+    @property
+    def areas(self) -> Floats:
+        """Mean area of the folds by version."""
+        of_folds = np.array([[ranks.area for ranks in versions] for versions in self.ranks])
+        return np.asarray(self.shares @ of_folds)
+
+    @property
+    def error(self) -> float:
+        """Largest error of the change of the area by cells."""
+        of_folds = [before.error + after.error for before, after, *_ in self.ranks]
+        return float(self.shares @ np.array(of_folds))
+
+    @property
+    def makes_ties(self) -> bool:
+        """Whether an increasing map may have changed the area by ties, which rounding makes."""
+        before, after, *_ = self.areas
+        if all(ranks.exact for versions in self.ranks for ranks in versions):
+            return bool(before != after)
+        of_folds = [max(ranks.ties for ranks in versions) for versions in self.ranks]
+        return float(self.shares @ np.array(of_folds)) > _NEGLIGIBLE
+
+    def influences(self, change: float, columns: tuple[int, int]) -> AreaInfluences:
+        """Influence of rows on a change between the areas of two columns."""
+        first, second = (column // len(_COLUMNS) for column in columns)
+        ranks = tuple((versions[first], versions[second]) for versions in self.ranks)
+        return AreaInfluences(
+            self.folds, ranks, tuple(self.shares.tolist()), change, self.rows, columns
+        )
 
 
 def order_change(
@@ -258,14 +381,16 @@ def order_change(
     keeps_order: bool = False,
     cluster: str | None = None,
     confidence_level: float = 0.95,
+    exchanged: ArraySource | None = None,
 ) -> ScoreChange:
     """Change of the area under the ROC curve from a session's predictions to those of `after`.
 
-    One pass gives both areas, and a second one the error of their difference.  Of more than two
-    million rows, about a million are drawn for both.  With up to 65,536
-    different scores the areas are exact.  More scores are in cells, which count as equal, and the
-    limits are wider by the largest error of this.  An increasing map of so many scores takes one
-    pass over the predictions before the change alone, because it moves no score beyond another.
+    One pass gives both areas, and a second one the error of their difference.  From 2.1 million
+    rows on, 1 to 1.6 million random rows stand for all of them, with the same share of the rows of
+    either label, unless the map is increasing.  With up to 65,536 different scores the areas are
+    exact.  More scores are in cells, which count as equal, and the limits are wider by the largest
+    error of this.  An increasing map moves no score beyond another, so that one pass is enough if
+    few scores are so near to 0 or 1 that rounding may make them equal.
 
     Parameters
     ----------
@@ -282,77 +407,75 @@ def order_change(
         Covariate whose equal values are one cluster of dependent rows.
     confidence_level : float
         Level of the interval.
+    exchanged : ArraySource, optional
+        If a fit to each of two folds changes the other one, the same rows after the change by the
+        fit to their own fold.  Then the errors of both folds are alike, and half of the squares of
+        the distances of the influences of both versions are added to the variance, see
+        `calibscale.recalibration.score_changes`.
     """
-    if keeps_order:
-        kept = _area_of_cells(before)
-        if kept is not None:
-            return kept
-    scored, note = None, ""
-    if before.source.rows >= 2 * _ENOUGH_ROWS:
-        scored = Fold(0, before.source.rows // _ENOUGH_ROWS, _SEED)
-        note = "of a random sample of the rows"
-    session = row_scores(before, before, (after,), _COLUMNS, (), cluster, scored=scored)
-    names = session.source.covariate_names[: 2 * len(_COLUMNS)]
     parts: tuple[Fold | None, ...] = tuple(folds) or (None,)
-    statistics = {
-        (fold, column): RankedScores(column, fold) for fold in parts for column in (_BEFORE, _AFTER)
-    }
-    result = session.scan(statistics.values(), covariates=names)
-    states = result.groups[None]
-    ranks = tuple(
-        (
-            RanksOfScores.of(states[statistics[fold, _BEFORE]]),
-            RanksOfScores.of(states[statistics[fold, _AFTER]]),
-        )
-        for fold in parts
-    )
-    rows = result.counts.used
-    pairs = np.array([first.pairs for first, _ in ranks])
-    if not np.all(pairs > 0):
+    versions = (after,) if keeps_order or exchanged is None else (after, exchanged)
+    scored = None
+    if before.source.rows >= 2 * _ENOUGH_ROWS and not keeps_order:
+        scored = Fold(0, before.source.rows // _ENOUGH_ROWS, _SEED)
+    ranked = _RankedRows.of(before, versions, parts, cluster, scored)
+    if not np.all(ranked.pairs > 0):
         # A fold without an event, or with events alone, has no order to judge.
-        return ScoreChange(score=AREA, n=rows, before=None, after=None)
-    shares = pairs / pairs.sum()
-    areas = shares @ np.array([(first.area, second.area) for first, second in ranks])
-    errors = shares @ np.array([(first.error, second.error) for first, second in ranks])
-    exact = all(first.exact and second.exact for first, second in ranks)
-    if keeps_order and areas[0] == areas[1]:
-        return _unchanged(float(areas[0]), rows)
-    change = float(areas[1] - areas[0])
+        return ScoreChange(score=AREA, n=ranked.rows, before=None, after=None)
+    first, second = ranked.areas[:2].tolist()
+    if keeps_order and not ranked.makes_ties:
+        return _unchanged(first, ranked.rows)
+    change = second - first
     # Limits and p-value are those of the smallest change that the cells allow, and the limits then
     # move by the largest error.
-    error = float(errors.sum())
+    error = ranked.error
     least = float(np.sign(change)) * max(abs(change) - error, 0.0)
-    influences = AreaInfluences(parts, ranks, tuple(shares.tolist()), least, rows)
-    sums: InfluenceMoments | ClusterInfluences = InfluenceMoments(influences)
-    units = "rows"
-    if cluster is not None:
-        sums, units = ClusterInfluences(influences), "clusters"
-    moments = sums.moments(session.scan([sums], covariates=names).groups[None][sums])
-    judged = ScoreChange(
-        score=AREA, n=rows, before=float(areas[0]), after=float(areas[1]), change=change
-    )
-    judged = with_limits(judged, moments, confidence_level, units=units)
-    judged = replace(judged, note="; ".join(text for text in (note, judged.note) if text))
-    if judged.low is None or judged.high is None or exact:
+    judged = ScoreChange(score=AREA, n=ranked.rows, before=first, after=second, change=change)
+    judged = _with_limits_of(judged, ranked, least, cluster, confidence_level, len(versions) > 1)
+    if scored is not None:
+        note = f"of a random sample of {ranked.rows:,} rows"
+        judged = replace(judged, note="; ".join(text for text in (note, judged.note) if text))
+    if judged.low is None or judged.high is None or error == 0.0:
         return judged
     moved = change - least
     low, high = max(judged.low + moved - error, -1.0), min(judged.high + moved + error, 1.0)
     return replace(judged, low=low, high=high)
 
 
-def _area_of_cells(before: Session) -> ScoreChange | None:
-    """Change of the area by an increasing map of many scores, which is 0, or None of few scores.
+def _with_limits_of(
+    judged: ScoreChange,
+    ranked: _RankedRows,
+    least: float,
+    cluster: str | None,
+    confidence_level: float,
+    is_crossed: bool,
+) -> ScoreChange:
+    """Change of the area with the limits of its smallest value `least`, from a pass.
 
-    In cells, the areas before and after would differ by their errors.
+    With `is_crossed` there is the exchanged version, which shows the dependence of both folds.
     """
-    result = before.scan([_HISTOGRAM])
-    state: ScoreState = result.groups[None][_HISTOGRAM]
-    if state.exact:
-        return None
-    sums = state.sums.copy()
-    sums[4] -= sums[3]  # −Σw·event, as δ = p − event
-    ranks = RanksOfScores.of(state._replace(sums=sums))
-    return _unchanged(ranks.area, result.counts.used) if ranks.pairs > 0 else None
+    units = "rows" if cluster is None else "clusters"
+    of_units = InfluenceMoments if cluster is None else ClusterInfluences
+    between = [(_BEFORE, _AFTER)]
+    if is_crossed:
+        between.append((_AFTER, _EXCHANGED))
+    statistics: list[Any] = [
+        of_units(ranked.influences(value, columns), columns)
+        for value, columns in zip((least, 0.0), between, strict=False)
+    ]
+    states = ranked.session.scan(statistics, covariates=ranked.covariates).groups[None]
+    sums, *distances = statistics
+    dependence = 0.0
+    for distance in distances:
+        dependence = 0.5 * float(distance.moments(states[distance]).second[2])
+    return with_limits(
+        judged,
+        sums.moments(states[sums]),
+        confidence_level,
+        dependence,
+        units,
+        has_changes=sums.has_changes(states[sums]),
+    )
 
 
 def _unchanged(area: float, rows: int) -> ScoreChange:

@@ -77,12 +77,14 @@ class OrderChange(NamedTuple):
     """Change of the order of the rows of two classes.
 
     `area` is the change of the area under the ROC curve, `keeps_order` says that the map is
-    increasing, and `in_halves` that both rows of a pair are in the same half.
+    increasing, `in_halves` that both rows of a pair are in the same half, and `of_sample` that the
+    area is of a sample of the rows.
     """
 
     area: ScoreChange
     keeps_order: bool
     in_halves: bool
+    of_sample: bool = False
 
 
 def costs(
@@ -109,25 +111,32 @@ def _order(order: OrderChange) -> str:
     """What the change of the area under the ROC curve says, and where it may come from."""
     area = order.area
     noun = "the area under the ROC curve"
-    if order.in_halves:
-        noun += " (of pairs of rows in the same half)"
+    pairs = "pairs of rows in the same half" if order.in_halves else ""
+    sample = f"a random sample of {number_texts.count(area.n)} rows" if order.of_sample else ""
+    if pairs or sample:
+        noun += f" (of {' in '.join(part for part in (pairs, sample) if part)})"
     if area.before is None or area.after is None or area.change is None:
         return "There is no area under the ROC curve: it needs rows with and without the event."
     value = number_texts.number(area.after)
     if order.keeps_order and area.change == 0.0:
         return (
-            "The map keeps the order of the predictions, but for ties that rounding makes near 0 "
-            f"and 1, and so {noun}: {value}."
+            "The map keeps the order of the predictions (rounding may tie some near 0 and 1), so "
+            f"that {noun} stays {value}."
         )
     cause = "The map may change the order of the predictions or make ties:"
     if order.keeps_order:
         cause = "The map makes ties of predictions near 0 and 1:"
+        if area.change > 0:
+            cause = (
+                "Predictions near 0 and 1 were equal by rounding before, and the map tells them "
+                "apart:"
+            )
     return f"{cause} {_change(noun, area, value)}"
 
 
 def _accuracy(accuracy: ScoreChange) -> str:
     """What the change of the accuracy says."""
-    if accuracy.change is None or accuracy.low is None or accuracy.high is None:
+    if accuracy.change is None:
         return "It is not known whether recalibration changes the accuracy."
     value = number_texts.number(accuracy.after)
     # An interval has no length only if no row changes.
@@ -141,6 +150,8 @@ def _change(noun: str, share: ScoreChange, value: str) -> str:
     """Whether a share has changed to a value, from its interval.  It begins in lower case."""
     assert share.change is not None
     if share.low is None or share.high is None:
+        if share.change == 0.0:
+            return f"{noun} stays {value} on these rows, without an interval."
         signed = number_texts.signed(share.change)
         return f"{noun} changes by {signed} to {value}, without an interval."
     if share.low == share.high == 0.0:
@@ -160,13 +171,18 @@ def _groups(noun: str, groups: Sequence[GroupChange]) -> str:
     """Names of the groups whose score has increased, by intervals that hold at once."""
     judged = [group for group in groups if group.low is not None]
     worse = [group for group in groups if group.became_worse]
-    count = number_texts.plural(len(judged), "group")
+    others = len(groups) - len(judged)
+    counts = []
+    if judged:
+        counts.append(f"simultaneous 95 % intervals of {number_texts.plural(len(judged), 'group')}")
+    if others:
+        counts.append(f"{number_texts.plural(others, 'group')} without an interval")
     if worse:
         names = naming.joined([_with_change(group) for group in worse], _NAMED)
-        return f"The {noun} became worse for {names}: simultaneous 95 % intervals of {count}."
+        return f"The {noun} became worse for {names} ({', '.join(counts)})."
     if not judged:
         return f"No group has an interval of its {noun}: it is not known which became worse."
-    return f"No group is known to have become worse ({count}, simultaneous 95 % intervals)."
+    return f"No group is known to have become worse ({', '.join(counts)})."
 
 
 def _with_change(group: GroupChange) -> str:

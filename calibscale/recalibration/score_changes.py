@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,6 +37,8 @@ _SHARES = (Accuracy.name, AREA)  # scores from 0 to 1
 # Sums of clusters are kept in cells by their hash.  Clusters of one cell count as one, which costs
 # degrees of freedom only.
 CLUSTER_CELLS = 2**10
+# A group is named by its covariate and its value, instead of the score.
+_SHARED_FIELDS = [field for field in fields(ScoreChange) if field.name != "score"]
 
 
 class ChangeState(NamedTuple):
@@ -45,7 +47,8 @@ class ChangeState(NamedTuple):
     `totals` has Σw·score before and after the change of rows with finite scores (2, s), and
     `infinite` the number of rows with infinite ones (2, s).  Rows of weight 0 are not counted.  The
     next five are the sums of a `RowMomentState` of each score's differences, with the scores on the
-    first axis.  `distance` has Σw², Σw²d and Σw²d² of the differences d between both versions after
+    first axis.  `size` has Σw|d| of the differences of rows, also where clusters take their place
+    (s,).  `distance` has Σw², Σw²d and Σw²d² of the differences d between both versions after
     the change (s, 3), in the rows with the finite score of a second version.
     """
 
@@ -56,6 +59,7 @@ class ChangeState(NamedTuple):
     second: Floats
     third: Floats
     fourth: Floats
+    size: Floats
     distance: Floats
 
     def moments(self, number: int) -> RowMomentState:
@@ -70,11 +74,11 @@ class ChangeSums(Statistic):
 
     scores: int
     versions: int = 1
-    powers: ClassVar[tuple[int, ...]] = (1, 0, *RowMoments.powers, 2)
+    powers: ClassVar[tuple[int, ...]] = (1, 0, *RowMoments.powers, 1, 2)
 
     def zero(self, classes: int) -> ChangeState:
         s = self.scores
-        shapes = ((2, s), (2, s), (s,), (s,), (s, 3), (s, 4), (s, 5), (s, 3))
+        shapes = ((2, s), (2, s), (s,), (s,), (s, 3), (s, 4), (s, 5), (s,), (s, 3))
         return ChangeState(*map(np.zeros, shapes))
 
     def accumulate(self, state: ChangeState, chunk: Any) -> ChangeState:
@@ -88,6 +92,7 @@ class ChangeSums(Statistic):
             scores[:2] @ w,
             infinite[:2].sum(axis=2),
             *_moments_by_score(after - before, w),
+            np.abs(after - before) @ w,
             _distance_sums(scores[-1] - after, squares),
         )
 
@@ -97,7 +102,7 @@ class ClusterChangeState(NamedTuple):
 
     `totals` and `infinite` (2, s) are as in `ChangeState`.  The others have Σw of each cell
     (cells,), and Σwd of the differences d of each score (s, cells), from before to after the change
-    and from the first version after the change to the second.
+    and from the first version after the change to the second.  `size` has Σw|d| of all rows (s,).
     """
 
     totals: Floats
@@ -105,6 +110,7 @@ class ClusterChangeState(NamedTuple):
     weight: Floats
     changes: Floats
     distances: Floats
+    size: Floats
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ class ClusterChangeSums(Statistic):
 
     def zero(self, classes: int) -> ClusterChangeState:
         s = self.scores
-        shapes = ((2, s), (2, s), (CLUSTER_CELLS,), (s, CLUSTER_CELLS), (s, CLUSTER_CELLS))
+        of_cells = (s, CLUSTER_CELLS)
+        shapes = ((2, s), (2, s), (CLUSTER_CELLS,), of_cells, of_cells, (s,))
         return ClusterChangeState(*map(np.zeros, shapes))
 
     def accumulate(self, state: ClusterChangeState, chunk: Any) -> ClusterChangeState:
@@ -134,6 +141,7 @@ class ClusterChangeSums(Statistic):
             np.bincount(cells, w, CLUSTER_CELLS),
             changes,
             distances,
+            np.abs(after - before) @ w,
         )
 
     def total(self, state: ClusterChangeState) -> ChangeState:
@@ -149,6 +157,7 @@ class ClusterChangeSums(Statistic):
             state.totals,
             state.infinite,
             *_moments_by_score(changes, w),
+            state.size,
             _distance_sums(distances, squares),
         )
 
@@ -304,11 +313,7 @@ def _group_changes(
     name: str, by_group: dict[tuple[str, Any], _JudgedRows], total: _JudgedRows, error: float
 ) -> tuple[GroupChange, ...]:
     """Changes of the first score by covariate and group, with intervals that hold at once."""
-    # A group with too few rows or an infinite score has no interval at any level.
-    judged = sum(
-        _score_change(name, part, 0, 1.0 - error, total).low is not None
-        for part in by_group.values()
-    )
+    judged = sum(_has_interval(name, part, total) for part in by_group.values())
     level = 1.0 - error / max(1, judged)
     changes = [_score_change(name, part, 0, level, total) for part in by_group.values()]
     adjusted = holm([change.p_value for change in changes])
@@ -316,22 +321,25 @@ def _group_changes(
         GroupChange(
             covariate=column,
             group=group.name if isinstance(group, Level) else number_texts.number(group, 10),
-            n=change.n,
-            before=change.before,
-            after=change.after,
-            change=change.change,
-            low=change.low,
-            high=change.high,
-            p_value=change.p_value,
+            **{field.name: getattr(change, field.name) for field in _SHARED_FIELDS},
             adjusted=corrected,
-            note=change.note,
         )
         for (column, group), change, corrected in zip(by_group, changes, adjusted, strict=True)
     )
 
 
+def _has_interval(name: str, part: _JudgedRows, total: _JudgedRows) -> bool:
+    """Whether the first score has an interval, as it has at every level or at none."""
+    return _score_change(name, part, 0, 0.5, total, with_p_value=False).low is not None
+
+
 def _score_change(
-    name: str, part: _JudgedRows, number: int, confidence_level: float, total: _JudgedRows
+    name: str,
+    part: _JudgedRows,
+    number: int,
+    confidence_level: float,
+    total: _JudgedRows,
+    with_p_value: bool = True,
 ) -> ScoreChange:
     """Change of one score in a part of the `total` rows, from the sums of all scores."""
     moments = part.sums.moments(number)
@@ -348,7 +356,10 @@ def _score_change(
     if part.refusal is not None:
         return replace(change, note=part.refusal)
     dependence = _dependence(part.sums, total.sums, number)
-    return with_limits(change, moments, confidence_level, dependence, part.units)
+    has_changes = bool(part.sums.size[number] > 0)
+    return with_limits(
+        change, moments, confidence_level, dependence, part.units, has_changes, with_p_value
+    )
 
 
 def with_limits(
@@ -357,8 +368,14 @@ def with_limits(
     confidence_level: float,
     dependence: float = 0.0,
     units: str = "rows",
+    has_changes: bool = False,
+    with_p_value: bool = True,
 ) -> ScoreChange:
-    """Change of a score with its limits and p-value, see `skewed_limits`, if there are any."""
+    """Change of a score with its limits and p-value, see `skewed_limits`, if there are any.
+
+    `has_changes` says that a row changes.  Then there is no interval of length 0.  The p-value
+    takes as long as the limits at 60 levels.
+    """
     limits = skewed_limits(moments, confidence_level, dependence, units)
     if limits is None:
         return change
@@ -366,10 +383,12 @@ def with_limits(
     # Rows with the same change, as of one score and one label, do not say how much it varies.
     if low == high != 0.0:
         return change
+    if low == high and has_changes:
+        return replace(change, note=f"no interval: the changes of rows cancel in all {units}")
     if change.score in _SHARES:
         low, high = max(low, -1.0), min(high, 1.0)
-    p_value = _p_value(moments, dependence)
-    return replace(change, low=low, high=high, p_value=p_value, note=limits.note)
+    change = replace(change, low=low, high=high, note=limits.note)
+    return replace(change, p_value=_p_value(moments, dependence)) if with_p_value else change
 
 
 def _dependence(part: ChangeState, total: ChangeState, number: int) -> float:

@@ -430,7 +430,9 @@ def test_groups__that_became_worse_are_named():
     assert steps.auc.after < steps.auc.before
     ages = cs.recalibrate(source, "platt", group_by="age:4").improvement
     assert len(ages.groups) == 4
-    assert ages.costs[-1].startswith("No group is known to have become worse (4 groups")
+    assert ages.costs[-1].startswith(
+        "No group is known to have become worse (simultaneous 95 % intervals of 4 groups"
+    )
 
 
 def test_groups__of_other_rows_and_the_text_are_those_of_the_result(tmp_path):

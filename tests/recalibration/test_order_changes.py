@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
 
 import calibscale as cs
-from calibscale.recalibration.improvements import cross_fitted, folds_of
+from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_of
 from calibscale.recalibration.method_registry import method_of
 from calibscale.recalibration.order_changes import order_change
 
@@ -128,6 +128,35 @@ def test_cells__have_an_error_that_covers_the_area():
     assert change_of(source_of(p, y), source_of(p**2, y), keeps_order=True).change == 0.0
 
 
+@pytest.mark.parametrize("slope", [1 / 30, 30])
+def test_increasing_map_of_saturated_scores__has_an_error_that_covers_the_area(slope):
+    """Logits of a large scale are equal to 0 or 1 by rounding, before or after the map."""
+    rng = np.random.default_rng(9)
+    z = rng.normal(0.0, 2.0, 80_000)
+    y = (rng.random(80_000) < expit(z)).astype(int)
+    first = z * (30.0 if slope < 1 else 1.0)
+    p, moved = expit(first), expit(slope * first)
+    change = change_of(source_of(p, y), source_of(moved, y), keeps_order=True)
+    exact = [roc_auc_score(y, q) for q in (p, moved)]
+    assert abs(exact[1] - exact[0]) > 1e-3
+    assert change.low < exact[1] - exact[0] < change.high
+    assert change.low < change.high
+    # The area of the scores that do not saturate is known up to their cells.
+    plain = 1 if slope < 1 else 0
+    assert (change.before, change.after)[plain] == pytest.approx(exact[plain], abs=2e-5)
+
+
+def test_scores_that_the_map_tells_apart__are_named():
+    rng = np.random.default_rng(9)
+    z = rng.normal(0.0, 2.0, 3000)
+    y = (rng.random(3000) < expit(z)).astype(int)
+    before, after = (source_of(expit(scale * z), y) for scale in (60.0, 1.0))
+    with cs.Session.open(before) as session:
+        sentence = improvement_of(session, after, "other_rows", keeps_order=True).costs[0]
+    assert sentence.startswith("Predictions near 0 and 1 were equal by rounding before")
+    assert "the area under the ROC curve rises by" in sentence
+
+
 def test_one_class__has_no_area(columns):
     p, moved, *_ = columns
     y = np.zeros(ROWS, int)
@@ -177,7 +206,16 @@ def test_many_rows__are_judged_by_a_random_sample(monkeypatch):
         after = cross_fitted(session, method_of("isotonic"))
         change = order_change(session, after, folds_of(2))
         recalibrated = after.read(0, len(p)).values[:, 1]
-    assert change.note == "of a random sample of the rows"
+        improvement = improvement_of(session, after, "cross_fitted", keeps_order=False)
+        kept = order_change(session, source_of(p**2, y), keeps_order=True)
+    assert change.note == f"of a random sample of {change.n:,} rows"
+    sentence = improvement.costs[0]
+    assert (
+        f"(of pairs of rows in the same half in a random sample of {change.n:,} rows)" in sentence
+    )
+    # The few different scores of an increasing map are all counted.
+    assert (kept.n, kept.change) == (20_000, 0.0)
+    assert kept.after == pytest.approx(roc_auc_score(y, p), rel=1e-12)
     assert change.n == pytest.approx(5_000, abs=250)
     # Four standard errors of areas of 5,000 rows.
     assert change.before == pytest.approx(roc_auc_score(y, p), abs=0.025)

@@ -9,12 +9,15 @@ from scipy.stats import logistic
 
 import calibscale as cs
 from calibscale.data.derived_sources import Fold
+from calibscale.estimators.scores import Accuracy
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_by_cross_fits
 from calibscale.recalibration.method_registry import method_of
+from calibscale.recalibration.recalibration_texts import costs
 from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.recalibration.row_scores import row_scores
 from calibscale.recalibration.score_changes import score_changes
+from calibscale.results.audit_results import GroupChange
 from calibscale.statistics.row_moments import RowMomentState
 
 ROWS = 700
@@ -145,6 +148,33 @@ def test_limits_with_clusters__are_those_of_the_sums_of_clusters(columns, rng, o
         mean = np.average(change[rows], weights=weights[rows])
         assert stated.change == pytest.approx(mean, rel=1e-10)
         assert (stated.low, stated.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_changes_that_cancel_in_clusters__have_no_interval_of_length_zero(rng):
+    """Of each pair of rows with one prediction, an event and another row become wrong and right."""
+    p = np.repeat(rng.uniform(0.4, 0.6, 200), 2)
+    columns = (p, np.tile([0, 1], 200), np.ones(400))
+    pair = np.repeat(np.arange(200.0), 2)
+    source, moved, same = (clustered_source(columns, pair, q) for q in (p, 1.0 - p, p))
+    with cs.Session.open(source) as session:
+        (change,) = score_changes(session, moved, [Accuracy()], cluster="patient").scores
+        (kept,) = score_changes(session, same, [Accuracy()], cluster="patient").scores
+    assert (change.change, change.low, change.p_value) == (0.0, None, None)
+    assert change.note == "no interval: the changes of rows cancel in all clusters"
+    (sentence,) = costs("nll", None, change, ())
+    assert sentence.startswith("The accuracy stays 0.5")
+    assert (kept.low, kept.high) == (0.0, 0.0)
+
+
+def test_groups_without_an_interval__are_counted():
+    few = GroupChange("g", "a", 1, 0.3, 0.4, 0.1)
+    many = GroupChange("g", "b", 90, 0.3, 0.3, 0.0, -0.1, 0.1)
+    infinite = GroupChange("g", "c", 9, 0.3, None)
+    expected = "(simultaneous 95 % intervals of 1 group, 1 group without an interval)"
+    assert costs("nll", None, None, (few, many))[0].replace("\xa0", " ").endswith(f"{expected}.")
+    (sentence,) = costs("nll", None, None, (infinite, few))
+    assert "became worse for g = c" in sentence.replace("\xa0", " ")
+    assert "intervals of" not in sentence
 
 
 def test_large_cluster__gives_no_interval_and_says_so(columns, rng):

@@ -132,7 +132,9 @@ BY_TOP_LABEL = TopLabelScores((0, 1))
 CLASS_SLOPES = np.stack([np.linspace(0.5, 1.2, K), np.linspace(-0.3, 0.4, K)])
 ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
 # Ranks of three scores, for rows with the score and the event in their covariates.
-RANKS = RanksOfScores(np.array([0.3, 0.6, 1.0]), np.arange(6.0).reshape(2, 3), 4.0, 5.0, 0.6, 0.0)
+RANKS = RanksOfScores(
+    np.array([0.3, 0.6, 1.0]), np.arange(6.0).reshape(2, 3), 4.0, 5.0, 0.6, 0.0, 0.0
+)
 DOUBLED = RANKS._replace(influences=2.0 * RANKS.influences)
 INFLUENCES = AreaInfluences((None,), ((RANKS, DOUBLED),), (1.0,), 0.1, ROWS, columns=(0, 0))
 EXAMPLES = {
