@@ -357,10 +357,15 @@ class _RankedRows(NamedTuple):
         return float(self.shares @ np.array(of_folds))
 
     @property
+    def exact(self) -> bool:
+        """Whether no area is of cells."""
+        return all(ranks.exact for versions in self.ranks for ranks in versions)
+
+    @property
     def makes_ties(self) -> bool:
         """Whether an increasing map may have changed the area by ties, which rounding makes."""
         before, after, *_ = self.areas
-        if all(ranks.exact for versions in self.ranks for ranks in versions):
+        if self.exact:
             return bool(before != after)
         of_folds = [max(ranks.ties for ranks in versions) for versions in self.ranks]
         return float(self.shares @ np.array(of_folds)) > _NEGLIGIBLE
@@ -387,10 +392,11 @@ def order_change(
 
     One pass gives both areas, and a second one the error of their difference.  From 2.1 million
     rows on, 1 to 1.6 million random rows stand for all of them, with the same share of the rows of
-    either label, unless the map is increasing.  With up to 65,536 different scores the areas are
+    either label.  With up to 65,536 different scores the areas are
     exact.  More scores are in cells, which count as equal, and the limits are wider by the largest
-    error of this.  An increasing map moves no score beyond another, so that one pass is enough if
-    few scores are so near to 0 or 1 that rounding may make them equal.
+    error of this.  An increasing map moves no score beyond another, so that the area is that
+    before the change if few scores are so near to 0 or 1 that rounding may make them equal.  It is
+    then that of all rows, for which many rows have a second pass.
 
     Parameters
     ----------
@@ -416,9 +422,18 @@ def order_change(
     parts: tuple[Fold | None, ...] = tuple(folds) or (None,)
     versions = (after,) if keeps_order or exchanged is None else (after, exchanged)
     scored = None
-    if before.source.rows >= 2 * _ENOUGH_ROWS and not keeps_order:
+    if before.source.rows >= 2 * _ENOUGH_ROWS:
         scored = Fold(0, before.source.rows // _ENOUGH_ROWS, _SEED)
     ranked = _RankedRows.of(before, versions, parts, cluster, scored)
+    if keeps_order and scored is not None and np.all(ranked.pairs > 0):
+        if not ranked.makes_ties:
+            # The map need not be computed for all rows, whose area is that before the change.
+            ranked = _RankedRows.of(before, (), parts, cluster, None)
+            return _unchanged(float(ranked.areas[0]), ranked.rows)
+        if ranked.exact:
+            # Few different scores have an exact area of all rows.
+            scored = None
+            ranked = _RankedRows.of(before, versions, parts, cluster, scored)
     if not np.all(ranked.pairs > 0):
         # A fold without an event, or with events alone, has no order to judge.
         return ScoreChange(score=AREA, n=ranked.rows, before=None, after=None)
