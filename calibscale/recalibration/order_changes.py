@@ -325,8 +325,8 @@ class _RankedRows(NamedTuple):
         names = session.source.covariate_names[: (1 + len(versions)) * len(_COLUMNS)]
         columns = (_BEFORE, _AFTER, _EXCHANGED)[: 1 + len(versions)]
         statistics = [[RankedScores(column, fold) for column in columns] for fold in folds]
-        every = [statistic for of_fold in statistics for statistic in of_fold]
-        result = session.scan(every, covariates=names)
+        listed = [statistic for of_fold in statistics for statistic in of_fold]
+        result = session.scan(listed, covariates=names)
         states = result.groups[None]
         ranks = tuple(
             tuple(RanksOfScores.of(states[statistic]) for statistic in of_fold)

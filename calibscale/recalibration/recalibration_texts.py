@@ -123,15 +123,21 @@ def _order(order: OrderChange) -> str:
             "The map keeps the order of the predictions (rounding may tie some near 0 and 1), so "
             f"that {noun} stays {value}."
         )
-    cause = "The map may change the order of the predictions or make ties:"
-    if order.keeps_order:
-        cause = "The map makes ties of predictions near 0 and 1:"
-        if area.change > 0:
-            cause = (
-                "Predictions near 0 and 1 were equal by rounding before, and the map tells them "
-                "apart:"
-            )
-    return f"{cause} {_change(noun, area, value)}"
+    return f"{_cause(order)} {_change(noun, area, value)}"
+
+
+def _cause(order: OrderChange) -> str:
+    """What may have changed the area under the ROC curve."""
+    area = order.area
+    if not order.keeps_order:
+        return "The map may change the order of the predictions or make ties:"
+    if area.low is not None and area.low > 0:
+        return (
+            "Predictions near 0 and 1 were equal by rounding before, and the map tells them apart:"
+        )
+    if area.high is not None and area.high < 0:
+        return "The map makes ties of predictions near 0 and 1:"
+    return "Rounding may tie predictions near 0 and 1, before or after the map:"
 
 
 def _accuracy(accuracy: ScoreChange) -> str:
@@ -171,12 +177,12 @@ def _groups(noun: str, groups: Sequence[GroupChange]) -> str:
     """Names of the groups whose score has increased, by intervals that hold at once."""
     judged = [group for group in groups if group.low is not None]
     worse = [group for group in groups if group.became_worse]
-    others = len(groups) - len(judged)
+    unjudged = len(groups) - len(judged)
     counts = []
     if judged:
         counts.append(f"simultaneous 95 % intervals of {number_texts.plural(len(judged), 'group')}")
-    if others:
-        counts.append(f"{number_texts.plural(others, 'group')} without an interval")
+    if unjudged:
+        counts.append(f"{number_texts.plural(unjudged, 'group')} without an interval")
     if worse:
         names = naming.joined([_with_change(group) for group in worse], _NAMED)
         return f"The {noun} became worse for {names} ({', '.join(counts)})."

@@ -77,14 +77,14 @@ class RowScores(DerivedSource):
         rows = _drawn(self.scored, numbers)
         columns = [self._scores(block.take(rows, block.start), self.checks)]
         for position, version in enumerate(self.versions):
-            drawn, known = slice(None), rows
+            drawn, places = slice(None), rows
             if position and self.compared is not None:
                 drawn = _drawn(self.compared, numbers[rows])
-                known = np.arange(len(numbers))[rows][drawn]
+                places = np.arange(len(numbers))[rows][drawn]
             if self.reads_once:
-                after = version.changed_rows(block, known)
+                after = version.changed_rows(block, places)
             else:
-                after = version.read(start, stop).take(known, block.start)
+                after = version.read(start, stop).take(places, block.start)
             column = np.full_like(columns[0], np.inf)
             # The rows before the change have been checked.
             column[drawn] = self._scores(after, version.rules("drop", self.checks.tolerance))

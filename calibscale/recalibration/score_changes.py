@@ -405,12 +405,14 @@ def _dependence(part: ChangeState, total: ChangeState, number: int) -> float:
     of the rows.
     """
     weight = float(part.weight[number])
+    if weight == 0.0:
+        return 0.0
     share = weight / float(total.weight[number])
     squared_weight_of_part = float(part.second[number, 0])
-    known = float(part.distance[number, 0])
+    squared_weight_known = float(part.distance[number, 0])
     # Few rows of a small group are known, and the distance in all rows then stands in for theirs.
-    known_rows = known * (weight / squared_weight_of_part) ** 2
-    is_sample = known < squared_weight_of_part
+    known_rows = squared_weight_known * (weight / squared_weight_of_part) ** 2
+    is_sample = squared_weight_known < squared_weight_of_part
     sums = total if is_sample and known_rows < _ENOUGH_OF_GROUP else part
     squared_weight, first, second = sums.distance[number]
     if squared_weight == 0.0:

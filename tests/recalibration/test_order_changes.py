@@ -207,7 +207,7 @@ def test_many_rows__are_judged_by_a_random_sample(monkeypatch):
         change = order_change(session, after, folds_of(2))
         recalibrated = after.read(0, len(p)).values[:, 1]
         improvement = improvement_of(session, after, "cross_fitted", keeps_order=False)
-        kept = order_change(session, source_of(p**2, y), keeps_order=True)
+        rising = order_change(session, source_of(p**2, y), keeps_order=True)
         steep = expit(90.0 * logit(p.clip(0.005, 0.995)))
         tied = order_change(session, source_of(steep, y), keeps_order=True)
     assert change.note == f"of a random sample of {change.n:,} rows"
@@ -218,8 +218,8 @@ def test_many_rows__are_judged_by_a_random_sample(monkeypatch):
     # All rows count for the few different scores of an increasing map.
     assert (tied.n, tied.note) == (20_000, "")
     assert tied.after == pytest.approx(roc_auc_score(y, steep), rel=1e-12)
-    assert (kept.n, kept.change) == (20_000, 0.0)
-    assert kept.after == pytest.approx(roc_auc_score(y, p), rel=1e-12)
+    assert (rising.n, rising.change) == (20_000, 0.0)
+    assert rising.after == pytest.approx(roc_auc_score(y, p), rel=1e-12)
     assert change.n == pytest.approx(5_000, abs=250)
     # Four standard errors of areas of 5,000 rows.
     assert change.before == pytest.approx(roc_auc_score(y, p), abs=0.025)

@@ -155,15 +155,15 @@ def test_changes_that_cancel_in_clusters__have_no_interval_of_length_zero(rng):
     p = np.repeat(rng.uniform(0.4, 0.6, 200), 2)
     columns = (p, np.tile([0, 1], 200), np.ones(400))
     pair = np.repeat(np.arange(200.0), 2)
-    source, moved, same = (clustered_source(columns, pair, q) for q in (p, 1.0 - p, p))
+    source, moved, equal = (clustered_source(columns, pair, q) for q in (p, 1.0 - p, p))
     with cs.Session.open(source) as session:
         (change,) = score_changes(session, moved, [Accuracy()], cluster="patient").scores
-        (kept,) = score_changes(session, same, [Accuracy()], cluster="patient").scores
+        (unchanged,) = score_changes(session, equal, [Accuracy()], cluster="patient").scores
     assert (change.change, change.low, change.p_value) == (0.0, None, None)
     assert change.note == "no interval: the changes of rows cancel in all clusters"
     (sentence,) = costs("nll", None, change, ())
     assert sentence.startswith("The accuracy stays 0.5")
-    assert (kept.low, kept.high) == (0.0, 0.0)
+    assert (unchanged.low, unchanged.high) == (0.0, 0.0)
 
 
 def test_groups_without_an_interval__are_counted():
@@ -281,8 +281,8 @@ def test_dependence__is_that_of_a_random_sample_of_many_rows():
     expected = dense_limits(change[rows], np.ones(60), 1.0 - 0.05 / 2, dependence)
     assert (few.low, few.high) == pytest.approx((expected.low, expected.high), rel=1e-3)
     # The same rows are drawn for blocks of any size.
-    other = changes[1].scores[0]
-    assert (other.low, other.high) == pytest.approx((stated.low, stated.high), rel=1e-9)
+    regrouped = changes[1].scores[0]
+    assert (regrouped.low, regrouped.high) == pytest.approx((stated.low, stated.high), rel=1e-9)
 
 
 def test_equal_predictions__have_no_change(columns):
@@ -325,9 +325,9 @@ def test_rows_of_a_part__are_drawn_by_their_numbers_in_the_source(columns):
             rows = row_scores(
                 session, session, (after, after.exchanged), scores, (), None, **draws
             ).source
-            whole = rows.read(200, 500, True).covariates
+            expected = rows.read(200, 500, True).covariates
             part = rows.part(200, 500, True).read(0, 300, True).covariates
-            np.testing.assert_array_equal(part, whole)
+            np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.cluster
