@@ -392,11 +392,12 @@ def order_change(
 
     One pass gives both areas, and a second one the error of their difference.  From 2.1 million
     rows on, 1 to 1.6 million random rows stand for all of them, with the same share of the rows of
-    either label.  With up to 65,536 different scores the areas are
-    exact.  More scores are in cells, which count as equal, and the limits are wider by the largest
-    error of this.  An increasing map moves no score beyond another, so that the area is that
-    before the change if few scores are so near to 0 or 1 that rounding may make them equal.  It is
-    then that of all rows, for which many rows have a second pass.
+    either label.  With up to 65,536 different scores the areas are exact.  More scores are in
+    cells, which count as equal, and the limits are wider by the largest error of this.
+
+    An increasing map moves no score beyond another, so that the area is that before the change if
+    few scores are so near to 0 or 1 that rounding may make them equal.  It is then that of all
+    rows, for which many rows have a second pass.
 
     Parameters
     ----------
