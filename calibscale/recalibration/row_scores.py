@@ -53,6 +53,11 @@ class RowScores(DerivedSource):
     positions: tuple[int, ...] = ()  # of covariates before the change, the last columns
 
     @property
+    def block_rows(self) -> int:
+        # Blocks of predictions of many classes are in memory, although a score is one number.
+        return self.before.block_rows
+
+    @property
     def row_bytes(self) -> int:
         return self.before.row_bytes + sum(version.row_bytes for version in self.versions)
 

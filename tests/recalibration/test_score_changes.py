@@ -9,7 +9,7 @@ from scipy.stats import logistic
 
 import calibscale as cs
 from calibscale.data.derived_sources import Fold
-from calibscale.estimators.scores import Accuracy
+from calibscale.estimators.scores import NLL, Accuracy
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_by_cross_fits
 from calibscale.recalibration.method_registry import method_of
@@ -492,3 +492,12 @@ def test_intervals_of_groups__hold_at_once(shift):
             groups = score_changes(session, moved, [cs.NLL()], "group").groups
         together += all(g.low <= t <= g.high for g, t in zip(groups, truth, strict=True))
     assert together >= 459
+
+
+def test_scores__have_the_blocks_of_the_predictions(rng):
+    # Blocks of the default for one number would have 65,536 rows of 1,000 classes.
+    logits = rng.normal(size=(5000, 1000)).astype(np.float32)
+    source = cs.from_arrays(logits=logits, labels=np.arange(5000) % 1000)
+    with cs.Session.open(source) as session:
+        scored = row_scores(session, session, (source,), session.run([NLL()]).fitting, (), None)
+        assert scored.source.block_rows == source.block_rows < 5000
