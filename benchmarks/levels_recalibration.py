@@ -70,7 +70,7 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     from calibscale.auditing.audit import Recalibration, audit
     from calibscale.data.derived_sources import HoldOut, part_of
     from calibscale.recalibration.method_registry import METHODS
-    from calibscale.recalibration.recalibrator import recalibrated
+    from calibscale.recalibration.recalibrated_sources import recalibrated
 
     out = np.empty((last - first, 4))
     for row, number in zip(out, range(first, last), strict=True):

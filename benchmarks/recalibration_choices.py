@@ -329,7 +329,7 @@ def _population(name: str) -> tuple[Any, Any]:
 
 def _expected_change(name: str, fit: Any) -> float:
     """Expected change of the log loss by a fit."""
-    from calibscale.recalibration.recalibrator import recalibrated
+    from calibscale.recalibration.recalibrated_sources import recalibrated
 
     source, truth = _population(name)
     z = np.asarray(source.read(0, POINTS).values, np.float64)

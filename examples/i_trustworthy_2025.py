@@ -41,7 +41,7 @@ from calibscale.recalibration.boosting import MCBoost, PMCBoost
 from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic, LocalBias
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.simulation import configured
 
 LEVEL = 0.05

@@ -30,7 +30,8 @@ from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.method_registry import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.parametric import Identity
-from calibscale.recalibration.recalibrator import RecalibrationMethod, Refits, recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
+from calibscale.recalibration.recalibrator import RecalibrationMethod, Refits
 from calibscale.recalibration.refits import refits_of
 from calibscale.results.audit_results import (
     Against,

@@ -190,13 +190,15 @@ def _binomial_table(n, p, table):
     lowest, highest = max(mode - reach, 0), min(mode + reach, n)
     odds = p / (1.0 - p)
     table[mode - lowest] = 1.0
-    # P(k − 1)/P(k) = k/((n − k + 1)·odds), from the mode down, and upwards its inverse.
+    # P(k)/P(k − 1) is rise/k with rise = (n − k + 1)·odds, upwards and downwards from the mode.
     for k in range(mode, lowest, -1):
         place = k - lowest
-        table[place - 1] = table[place] * k / ((n - k + 1) * odds)
+        rise = (n - k + 1) * odds
+        table[place - 1] = table[place] * k / rise
     for k in range(mode + 1, highest + 1):
         place = k - lowest
-        table[place] = table[place - 1] * ((n - k + 1) * odds) / k
+        rise = (n - k + 1) * odds
+        table[place] = table[place - 1] * rise / k
     size = highest - lowest + 1
     for k in range(1, size):
         table[k] += table[k - 1]

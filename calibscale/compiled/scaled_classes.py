@@ -86,7 +86,8 @@ def scaled_softmax(x, largest, log_confidence, lowest, centred, coefficients, lo
         mean = _log_probabilities(x[i], largest[i], log_confidence[i], lowest, row)
         mean = mean if centred else 0.0
         for k in range(K):
-            row[k] = coefficients[0, k] * (row[k] - mean) + coefficients[1, k]
+            z = row[k] - mean
+            row[k] = coefficients[0, k] * z + coefficients[1, k]
         _softmax(row, lowest_power)
 
 

@@ -382,7 +382,7 @@ class StructuredScaling(_MixedMap):
         slope = 1.0 if common is None else common.theta
         fitted = self._fields(self.shrinkage(setup.classes, slope), setup, read, near)
         if common is None:
-            fitted["passes"] += 1  # the pass that found no temperature
+            fitted["passes"] += 1  # of the search, which ended without a temperature
             fitted["notes"] = (_NO_TEMPERATURE, *fitted["notes"])
             fitted["common_error"] = math.nan
         else:

@@ -18,6 +18,7 @@ from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
     MAX_PASSES,
+    StoredTemperature,
     TemperatureFit,
     TemperatureScaling,
     not_converged,
@@ -25,7 +26,6 @@ from calibscale.recalibration.parametric import (
 )
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
-    Measured,
     Read,
     RecalibrationMethod,
     Share,
@@ -313,13 +313,10 @@ class _WeightSearch:
 # ---------------------------------------------------------------- fit
 
 
-class StoredEnsembleTemperature(StoredFit):
+class StoredEnsembleTemperature(StoredTemperature):
     """State of `EnsembleTemperatureFit`."""
 
-    temperature: Annotated[float, Field(gt=0.0)]
-    standard_error: Measured
     weights: Annotated[list[Share], Field(min_length=3, max_length=3)]
-    log_loss: tuple[Measured, Measured]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -39,12 +39,8 @@ from calibscale.predictions.validation import chunks, valid_rows
 from calibscale.recalibration.improvements import NOT_JUDGED, improvement_on
 from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.onnx_graphs import OnnxScore
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    fingerprint_of,
-    read_json,
-    recalibrated,
-)
+from calibscale.recalibration.recalibrated_sources import fingerprint_of, recalibrated
+from calibscale.recalibration.recalibrator import FittedRecalibrator, read_json
 from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.declarations import as_json

@@ -26,12 +26,8 @@ from calibscale.recalibration.method_registry import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.parametric import Identity
 from calibscale.recalibration.prior_shift import PriorShiftFit, as_shifted
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    RecalibrationMethod,
-    fingerprint_of,
-    recalibrated,
-)
+from calibscale.recalibration.recalibrated_sources import fingerprint_of, recalibrated
+from calibscale.recalibration.recalibrator import FittedRecalibrator, RecalibrationMethod
 from calibscale.results.audit_results import Improvement
 from calibscale.session import Session, SessionOptions, unsuitable, verb
 

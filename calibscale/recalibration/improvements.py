@@ -21,13 +21,9 @@ from calibscale.formatting.naming import grouped_column
 from calibscale.predictions.blocks import Block
 from calibscale.recalibration import recalibration_texts
 from calibscale.recalibration.order_changes import order_change
+from calibscale.recalibration.recalibrated_sources import recalibrated, recalibrated_kind
 from calibscale.recalibration.recalibration_texts import OrderChange
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    RecalibrationMethod,
-    recalibrated,
-    recalibrated_kind,
-)
+from calibscale.recalibration.recalibrator import FittedRecalibrator, RecalibrationMethod
 from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session, listed

@@ -25,7 +25,8 @@ from calibscale.recalibration.prior_shift import (
     class_name,
     shares_of_labels,
 )
-from calibscale.recalibration.recalibrator import FittedRecalibrator, fingerprint_of, recalibrated
+from calibscale.recalibration.recalibrated_sources import fingerprint_of, recalibrated
+from calibscale.recalibration.recalibrator import FittedRecalibrator
 from calibscale.recalibration.share_search import most_likely_ratios, smoothed_ratios
 from calibscale.recalibration.shift_inference import (
     BlackBoxShares,

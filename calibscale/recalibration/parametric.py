@@ -242,7 +242,7 @@ class TemperatureScaling(RecalibrationMethod):
 
 
 class FittedSlope(NamedTuple):
-    """Inverse temperature θ with the smallest log loss, and what its search found.
+    """Inverse temperature θ with the smallest log loss, and numbers of the search for it.
 
     The standard error is that of θ.  The log losses are those at the start and at the end of the
     search, and `clipped` is the number of rows with a label of a probability below the clip.

@@ -26,7 +26,8 @@ from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration import logistic, parametric
 from calibscale.recalibration.cell_fits import HISTOGRAM
 from calibscale.recalibration.nonparametric import IsotonicFit
-from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
+from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import States
@@ -84,7 +85,7 @@ def refits_of(
     >>> import numpy as np, calibscale
     >>> from calibscale.recalibration.logistic import Platt
     >>> from calibscale.data.derived_sources import part_of
-    >>> from calibscale.recalibration.recalibrator import recalibrated
+    >>> from calibscale.recalibration.recalibrated_sources import recalibrated
     >>> from calibscale.recalibration.refits import refits_of
     >>> from calibscale.data.derived_sources import HoldOut
     >>> rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from calibscale import (
     from_arrays,
 )
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support import naive
 from tests.support.overconfident import probabilities
 

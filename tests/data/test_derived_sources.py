@@ -15,7 +15,7 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import (
     HALF,
     LOCAL,

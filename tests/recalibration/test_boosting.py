@@ -13,7 +13,7 @@ from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
 from calibscale.recalibration.nonparametric import BBQ
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.statistics import segment_atoms
 from calibscale.statistics.bins import fine_borders
 from tests.support import naive

@@ -18,7 +18,7 @@ from calibscale.errors import OptionError
 from calibscale.recalibration import class_losses, class_map_search
 from calibscale.recalibration.class_maps import DirichletCalibration, MatrixScaling, VectorScaling
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import HALF, probabilities
 
 pytestmark = pytest.mark.long

@@ -20,7 +20,7 @@ from calibscale.recalibration.ensemble_temperature import (
     best_weights,
 )
 from calibscale.recalibration.parametric import CLIP, TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import probabilities
 
 N = 800

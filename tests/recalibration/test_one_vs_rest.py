@@ -15,7 +15,7 @@ from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.one_vs_rest import OneVsRest
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import probabilities
 
 pytestmark = pytest.mark.long

@@ -22,7 +22,7 @@ from calibscale.recalibration.boosting import MCBoost, PMCBoost
 from calibscale.recalibration.hierarchical import Hierarchical
 from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.nonparametric import LocalBias
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import (
     HALF,
     LOCAL,

@@ -18,7 +18,7 @@ from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.nonparametric import Isotonic, LocalBias
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.results.audit_results import METHOD_NAMES
 from tests.support.biased_rows import missing_covariate
 from tests.support.local_settings import local_bias

@@ -20,7 +20,7 @@ from calibscale.predictions.classes import Classes
 from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.recalibration.refits import _frequencies, refits_of
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.score_histogram import OccupiedCells

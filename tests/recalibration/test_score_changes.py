@@ -13,8 +13,8 @@ from calibscale.estimators.scores import NLL, Accuracy
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.recalibration.improvements import cross_fitted, folds_of, improvement_by_cross_fits
 from calibscale.recalibration.method_registry import method_of
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.recalibration.recalibration_texts import costs
-from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.recalibration.row_scores import row_scores
 from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import GroupChange

@@ -14,7 +14,7 @@ from calibscale.data.store import LogitStore
 from calibscale.errors import OptionError
 from calibscale.recalibration.class_maps import StructuredScaling
 from calibscale.recalibration.parametric import TemperatureScaling
-from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.recalibrated_sources import recalibrated
 from tests.support.overconfident import probabilities
 
 pytestmark = pytest.mark.long
