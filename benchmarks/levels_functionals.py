@@ -197,26 +197,47 @@ def drawn(
 
 
 def levels(report: Report, pool: Executor, count: int) -> None:
-    """Shares of calibrated data sets that the default test rejects at 5 %."""
-    sizes = TEST_ROWS[:1] if report.settings.small else TEST_ROWS
-    cells = [(k, law, n) for k, laws in KINDS.items() for law in laws for n in sizes]
-    exact = [cell for cell in cells if cell[0] not in ASYMPTOTIC and cell[1] == "gamma"]
-    tail = 0.01 / len(exact) / 2.0  # Bonferroni, two-sided
-    for kind, law, n in exact:
-        sets = EXACT_SETS * count
-        rejected = _counted(pool, sets, _rejections, kind, law, n, REPLICATES)
-        report.row(what="level", kind=kind, law=law, n=n, sets=sets, **_percent(rejected, sets))
-        low, high = (100 * binom.ppf(q, sets, ALPHA) / sets for q in (tail, 1.0 - tail))
-        title = f"{kind}, {law}, n = {n}, rejected"
-        within(report, title, 100 * rejected["joint"] / sets, low, high, full_only=True)
-    for kind, law, n in cells:
-        if kind not in ASYMPTOTIC:
-            continue
-        rejected = _counted(pool, count, _rejections, kind, law, n, REPLICATES)
-        report.row(what="level", kind=kind, law=law, n=n, sets=count, **_percent(rejected, count))
+    """Shares of calibrated data sets that the default test rejects at 5 %, by every kind."""
+    default_exact_levels(report, pool, EXACT_SETS * count)
+    asymptotic_levels(report, pool, count)
+
+
+def default_exact_levels(report: Report, pool: Executor, count: int) -> None:
+    """Shares that the default test rejects for kinds with an exact null, in a binomial band."""
+    cells = [(kind, n) for kind in KINDS if kind not in ASYMPTOTIC for n in _test_rows(report)]
+    tail = 0.01 / len(cells) / 2.0  # Bonferroni, two-sided
+    low, high = (100 * binom.ppf(q, count, ALPHA) / count for q in (tail, 1.0 - tail))
+    for kind, n in cells:
+        _level(report, pool, count, (kind, "gamma", n), low, high)
+
+
+def asymptotic_levels(report: Report, pool: Executor, count: int) -> None:
+    """Shares that the default test rejects for kinds with an asymptotic null, for every law."""
+    for n in _test_rows(report):
         low, high = (4.0, 6.5) if n >= 500 else (3.0, 8.0)
-        title = f"{kind}, {law}, n = {n}, rejected"
-        within(report, title, 100 * rejected["joint"] / count, low, high, full_only=True)
+        for kind in ASYMPTOTIC:
+            for law in KINDS[kind]:
+                _level(report, pool, count, (kind, law, n), low, high)
+
+
+def _test_rows(report: Report) -> tuple[int, ...]:
+    return TEST_ROWS[:1] if report.settings.small else TEST_ROWS
+
+
+def _level(
+    report: Report,
+    pool: Executor,
+    count: int,
+    cell: tuple[str, str, int],
+    low: float,
+    high: float,
+) -> None:
+    """Row of a kind, a law and a number of rows, whose level must lie within limits in percent."""
+    kind, law, n = cell
+    rejected = _counted(pool, count, _rejections, kind, law, n, REPLICATES)
+    report.row(what="level", kind=kind, law=law, n=n, sets=count, **_percent(rejected, count))
+    title = f"{kind}, {law}, n = {n}, rejected"
+    within(report, title, 100 * rejected["joint"] / count, low, high, full_only=True)
 
 
 def _counted(pool: Executor, sets: int, work: Callable[..., Any], *arguments: Any) -> Counter[str]:
@@ -501,6 +522,8 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
 # Parts that the command line may run alone, each with `count` data sets of a cell
 PARTS: dict[str, Callable[[Report, Executor, int], None]] = {
     "levels": levels,
+    "default_exact_levels": default_exact_levels,
+    "asymptotic_levels": asymptotic_levels,
     "exact_levels": exact_levels,
     "power": power,
     "coverage": coverage,
