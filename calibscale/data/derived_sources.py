@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.array_types import Bools, Ints
+from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import random_draws, row_sums
 from calibscale.data.covariates import ClusterIds, cluster_ids
 from calibscale.data.source import ArraySource
@@ -142,8 +142,12 @@ class Fold:
 
     def holds(self, rows: Ints) -> Any:
         """Whether each row is in the fold (c,)."""
-        draws = random_draws.of_rows(rows, self.seed, random_draws.HOLD_OUT)
-        return np.floor(draws * self.count) == self.number
+        return self.numbers(rows) == self.number
+
+    def numbers(self, rows: Ints) -> Floats:
+        """Number of the fold of each row, among folds of this count and seed (c,)."""
+        draws: Floats = random_draws.of_rows(rows, self.seed, random_draws.HOLD_OUT)
+        return np.floor(draws * self.count)
 
 
 # ---------------------------------------------------------------- Changed rows

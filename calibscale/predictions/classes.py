@@ -212,6 +212,7 @@ def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
         # kernels are compiled for two types only.
         dtype = np.float32 if values.dtype == np.float16 else np.float64
         return np.array(values, dtype=dtype, order="C")
-    column = values.reshape(-1).astype(np.float64)
-    first = np.zeros_like(column) if rules.kind == "logits" else 1.0 - column
-    return np.column_stack([first, column])
+    x = np.empty((len(values), 2))
+    x[:, 1] = values.reshape(-1)
+    x[:, 0] = 0.0 if rules.kind == "logits" else 1.0 - x[:, 1]
+    return x

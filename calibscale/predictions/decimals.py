@@ -28,19 +28,21 @@ def decimals_of(probabilities: NDArray[Any]) -> int:
     >>> [decimals_of(np.array([[p, 1 - p]])) for p in (0.0, 0.25, 0.0001, 1 / 3)]
     [0, 2, 4, 5]
     """
-    if _decimals(probabilities[:_FIRST_ROWS]) > MOST_DECIMALS:
+    # Most probabilities have more, which their first rows show.
+    if not _are_rounded(probabilities[:_FIRST_ROWS], MOST_DECIMALS):
         return MORE
-    return _decimals(probabilities)
+    for decimals in range(MORE):
+        if _are_rounded(probabilities, decimals):
+            return decimals
+    return MORE
 
 
-def _decimals(probabilities: NDArray[Any]) -> int:
+def _are_rounded(probabilities: NDArray[Any], decimals: int) -> bool:
+    """Whether all probabilities have a number of decimals."""
     dtype = probabilities.dtype
     spacing = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
     p = probabilities.astype(np.float64)
-    for decimals in range(MORE):
-        rounded = np.rint(p * 10.0**decimals) / 10.0**decimals
-        # The error is relative to the number: 1e-9 in float32 is not a rounded 0.
-        allowed = _ULPS * (spacing * rounded + np.finfo(np.float64).eps)
-        if (np.abs(p - rounded) <= allowed).all():
-            return decimals
-    return MORE
+    rounded = np.rint(p * 10.0**decimals) / 10.0**decimals
+    # The error is relative to the number: 1e-9 in float32 is not a rounded 0.
+    allowed = _ULPS * (spacing * rounded + np.finfo(np.float64).eps)
+    return bool((np.abs(p - rounded) <= allowed).all())

@@ -34,7 +34,7 @@ def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts
     for low in range(0, len(block.labels), step):
         part = block.take(slice(low, low + step), block.start + low)
         chunk, status = _judged(part, rules)
-        counts = _counted(part, rules, chunk, status)
+        counts = _counted(part, rules, status, _used(chunk, status))
         valid[low : low + step] = status <= kernel_rows.UNLABELLED
         total += counts
     return valid, total
@@ -42,29 +42,32 @@ def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts
 
 def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     chunk, status = _judged(block, rules)
-    counts = _counted(block, rules, chunk, status)
+    used = _used(chunk, status)
+    counts = _counted(block, rules, status, used)
     if counts.used < len(chunk):
-        chunk = chunk.take((status == kernel_rows.OK) & _weighted(chunk))
+        chunk = chunk.take(used)
     return chunk, counts.with_impossible(chunk.impossible, chunk.decimals)
 
 
-def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:
+def _used(chunk: Chunk, status: Ints) -> NDArray[np.bool_]:
+    """Whether each row is valid and labelled, with a weight other than 0 (c,)."""
+    used: NDArray[np.bool_] = status == kernel_rows.OK
+    if len(chunk.weights):
+        used &= chunk.weights != 0.0
+    return used
+
+
+def _counted(block: Block, rules: Rules, status: Ints, used: NDArray[np.bool_]) -> RowCounts:
     """Numbers of rows by their status.  The first invalid row is an error unless dropped."""
-    used = (status == kernel_rows.OK) & _weighted(chunk)
     # The usual case: no counting by status.
     if used.all():
-        return RowCounts(used=len(chunk))
+        return RowCounts(used=len(used))
     invalid = (status > kernel_rows.UNLABELLED).any()
     if rules.on_invalid == "raise" and invalid:
         raise invalid_row(block, rules, status)
     dropped = dropped_rows(block, rules, status) if invalid else {}
     unlabelled = int(np.count_nonzero(status == kernel_rows.UNLABELLED))
     return RowCounts(int(np.count_nonzero(used)), unlabelled, dropped)
-
-
-def _weighted(chunk: Chunk) -> NDArray[np.bool_]:
-    """Whether each row has a weight other than 0 (c,)."""
-    return chunk.weights != 0.0 if len(chunk.weights) else np.ones(len(chunk), bool)
 
 
 def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
@@ -85,7 +88,10 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
                 bad = np.isinf(covariates[:, position])
                 status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_GROUP
         if rules.covariates:
-            bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
+            bad = np.zeros(len(status), bool)
+            # Column by column, because a reduction over the few columns of each row is slow.
+            for position in rules.covariates:
+                bad |= ~np.isfinite(covariates[:, position])
             status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_COVARIATE
         if rules.group is not None:
             # Rows without a group are a group of their own, with a number as key.

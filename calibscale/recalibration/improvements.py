@@ -77,9 +77,10 @@ class _CrossFitted(DerivedSource):
         # The fold of a row depends on its number in the source.
         numbers = units_of(block, self.clusters)[rows]
         block = block.take(rows, block.start)
+        of_rows = folds_of(len(self.fits))[0].numbers(numbers)
         values: Floats | None = None
-        for fold, version in zip(folds_of(len(self.fits)), self._versions, strict=True):
-            held = np.flatnonzero(fold.holds(numbers))
+        for fold, version in enumerate(self._versions):
+            held = np.flatnonzero(of_rows == fold)
             if not len(held):
                 continue
             changed = version._changed(block.take(held, block.start)).values

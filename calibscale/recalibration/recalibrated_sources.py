@@ -62,23 +62,39 @@ class _Recalibrated(DerivedSource):
             assert block.covariates is not None
             x = block.covariates[:, [self.covariate(name) for name in self.fitted.covariates]]
             x = self._numbered(x.astype(np.float64))
-        # Rows of invalid predictions are unchanged.  The reader detects and names them.
-        values = np.array(block.values, np.float64).reshape(n, -1)
-        if values.shape[1] == 1 and self.target.has_classes:
-            values = np.hstack([1.0 - values, values])
         # Invalid rows are dropped here, not refused, so that they keep their values.
         rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
         plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
         carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
+        values: Floats | None = None
         for chunk, _ in chunks(plain, rules):
-            if len(chunk):
-                values[chunk.rows] = self.fitted.predictions(chunk)
-                if self.refits is not None:
-                    carried[chunk.rows] = self.refits.carried(chunk, values[chunk.rows])
+            if not len(chunk):
+                continue
+            predictions = self.fitted.predictions(chunk)
+            if self.refits is not None:
+                carried[chunk.rows] = self.refits.carried(chunk, predictions)
+            if len(chunk) == n:
+                values = predictions
+                continue
+            if values is None:
+                values = self._unchanged(block)
+            values[chunk.rows] = predictions
+        if values is None:
+            values = self._unchanged(block)
         block = block._replace(values=values)
         if self.refits is None or block.covariates is None:
             return block
         return block._replace(covariates=np.hstack([block.covariates, carried]))
+
+    def _unchanged(self, block: Block) -> Floats:
+        """Predictions in the form of recalibrated ones, where invalid ones stay.
+
+        The reader detects and names them.
+        """
+        values = np.array(block.values, np.float64).reshape(len(block.labels), -1)
+        if values.shape[1] == 1 and self.target.has_classes:
+            values = np.hstack([1.0 - values, values])
+        return values
 
     def _numbered(self, x: Floats) -> Floats:
         """Covariates with the numbers of categories in the fit, NaN for unknown categories."""

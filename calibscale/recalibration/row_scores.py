@@ -80,7 +80,7 @@ class RowScores(DerivedSource):
         # A row is drawn by its number in the whole source, of which a worker may have a part.
         numbers = units_of(block, None)
         rows = _drawn(self.scored, numbers)
-        columns = [self._scores(block.take(rows, block.start), self.checks)]
+        parts = [self._scores(block.take(rows, block.start), self.checks)]
         for position, version in enumerate(self.versions):
             drawn, places = slice(None), rows
             if position and self.compared is not None:
@@ -90,37 +90,49 @@ class RowScores(DerivedSource):
                 after = version.changed_rows(block, places)
             else:
                 after = version.read(start, stop).take(places, block.start)
-            column = np.full_like(columns[0], np.inf)
             # The rows before the change have been checked.
-            column[drawn] = self._scores(after, version.rules("drop", self.checks.tolerance))
-            columns.append(column)
-        of_rows = np.hstack(columns)
+            scores = self._scores(after, version.rules("drop", self.checks.tolerance))
+            parts.append(np.full_like(parts[0], np.inf))
+            parts[-1][:, drawn] = scores
+        of_rows = np.concatenate(parts)
         # Rows that are invalid or unlabelled in one version count in none, without an error.
-        unusable = np.any(np.isnan(of_rows), axis=1)
-        of_rows[unusable] = 0.0
-        scores, missing = np.zeros((stop - start, of_rows.shape[1])), np.ones(stop - start, bool)
-        scores[rows], missing[rows] = of_rows.clip(-LARGEST, LARGEST), unusable
+        unusable = np.isnan(of_rows).any(axis=0)
+        of_rows[:, unusable] = 0.0
+        of_rows.clip(-LARGEST, LARGEST, out=of_rows)
+        labels = np.full(stop - start, np.nan)
+        labels[rows] = np.where(unusable, np.nan, 0.0)
+        columns = np.zeros((len(of_rows) + len(self.positions), stop - start))
+        columns[: len(of_rows), rows] = of_rows
         if self.positions:
             assert block.covariates is not None
-            scores = np.hstack([scores, block.covariates[:, list(self.positions)]])
+            columns[len(of_rows) :] = block.covariates[:, list(self.positions)].T
         return block._replace(
-            values=np.zeros(len(scores)),
-            labels=np.where(missing, np.nan, 0.0),
-            covariates=scores if covariates else None,
+            values=np.zeros(stop - start),
+            labels=labels,
+            # A score is contiguous, because statistics read one after another.
+            covariates=columns.T if covariates else None,
         )
 
     def _scores(self, block: Block, rules: Rules) -> Floats:
-        """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
-        out = np.full((len(block.labels), len(self.scores)), np.nan)
+        """Scores of each row of a block, NaN without a valid prediction and label (scores, c)."""
+        out = np.full((len(self.scores), len(block.labels)), np.nan)
         for chunk, _ in chunks(block, rules):
-            for column, score in enumerate(self.scores):
-                out[chunk.rows - block.start, column] = _of_chunk(chunk, score)
+            places = _consecutive(chunk.rows - block.start)
+            for column, score in zip(out, self.scores, strict=True):
+                column[places] = _of_chunk(chunk, score)
         return out
 
 
 def _drawn(fold: Fold | None, numbers: Ints) -> Any:
     """Index of the rows with the numbers (c,) that are in a fold, of which None has all rows."""
     return slice(None) if fold is None else np.flatnonzero(fold.holds(numbers))
+
+
+def _consecutive(places: Ints) -> Any:
+    """Index of increasing places (c,), a slice if they are consecutive."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def _of_chunk(chunk: Any, score: Any) -> Any:

@@ -91,7 +91,7 @@ class ChangeSums(Statistic):
             state,
             scores[:2] @ w,
             infinite[:2].sum(axis=2),
-            *_moments_by_score(after - before, w),
+            *moment_sums(after - before, w),
             np.abs(after - before) @ w,
             _distance_sums(scores[-1] - after, squares),
         )
@@ -156,7 +156,7 @@ class ClusterChangeSums(Statistic):
         return ChangeState(
             state.totals,
             state.infinite,
-            *_moments_by_score(changes, w),
+            *moment_sums(changes, w),
             state.size,
             _distance_sums(distances, squares),
         )
@@ -174,12 +174,6 @@ def _scores_of(chunk: Any, versions: int, count: int) -> tuple[Floats, Any]:
     # A row of weight 0 adds 0, even if its score is infinite.
     infinite &= weights_of(chunk) > 0
     return scores, infinite
-
-
-def _moments_by_score(changes: Floats, w: Floats) -> RowMomentState:
-    """Moments of the changes of each score (s, c), with s on the first axis of every field."""
-    moments = [moment_sums(column, w) for column in changes]
-    return RowMomentState(*(np.stack(sums) for sums in zip(*moments, strict=True)))
 
 
 def _distance_sums(distances: Floats, squares: Any) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -52,8 +53,8 @@ _BEYOND = 1.0  # log-odds beyond those of the clip that scores do not tell
 # ---------------------------------------------------------------- splines
 
 
-def natural_spline(knots: Floats, values: Floats, z: Floats) -> Floats:
-    """Natural cubic spline at z (c,) with values (m,) or (m, k) at m knots, a line beyond them."""
+def natural_spline(knots: Floats, values: Floats) -> PPoly:
+    """Natural cubic spline with values (m,) or (m, k) at m knots, a line beyond them."""
     inner = CubicSpline(knots, values, bc_type="natural")
     # Pieces beyond the knots are lines with the slopes at the ends.
     pieces = np.zeros((4, len(knots) + 1, *np.shape(values)[1:]))
@@ -63,7 +64,7 @@ def natural_spline(knots: Floats, values: Floats, z: Floats) -> Floats:
     # A line starts where its piece does.  The first one starts a distance of 1 below the knots.
     pieces[3, 0] -= pieces[2, 0]
     breaks = np.concatenate([[knots[0] - 1.0], knots, [knots[-1] + 1.0]])
-    return np.asarray(PPoly(pieces, breaks)(z))
+    return PPoly(pieces, breaks)
 
 
 def curvature(knots: Floats) -> Floats:
@@ -97,9 +98,13 @@ class SplineLoss(LogisticLoss):
 
     knots: tuple[float, ...] = ()
 
+    @cached_property
+    def _cardinal(self) -> PPoly:
+        """Splines that are 1 at one knot and 0 at the others."""
+        return natural_spline(np.array(self.knots), np.eye(len(self.knots)))
+
     def columns(self, z: Floats) -> Floats:
-        knots = np.array(self.knots)
-        return np.ascontiguousarray(natural_spline(knots, np.eye(len(knots)), z).T)
+        return np.ascontiguousarray(self._cardinal(z).T)
 
 
 # ---------------------------------------------------------------- choice of knots and smoothing
@@ -159,7 +164,7 @@ def _starts(cells: LogOddsCells, method: Spline) -> list[_Start]:
         more = [smoothing for smoothing in _SMOOTHINGS if smoothing > method.smoothing]
         smoothings = (*more, method.smoothing)
     if len(knots) > 2:
-        values = natural_spline(line, fits[0][0].values, knots)
+        values = natural_spline(line, fits[0][0].values)(knots)
         for smoothing in smoothings:
             start, criterion = _fit_to_cells(z, weight, events, knots, smoothing, values)
             values = start.values  # of more smoothing, near those of less
@@ -176,7 +181,7 @@ def _fit_to_cells(
     z: Floats, weight: Floats, events: Floats, knots: Floats, smoothing: float, first: Floats
 ) -> tuple[_Start, float]:
     """Penalised fit to cells from first values, and its criterion."""
-    design = natural_spline(knots, np.eye(len(knots)), z).T
+    design = natural_spline(knots, np.eye(len(knots)))(z).T
     total = weight.sum()
     penalty = smoothing * curvature(knots)
 
@@ -190,7 +195,7 @@ def _fit_to_cells(
 
 def _of_all_cells(cells: LogOddsCells, start: _Start) -> Floats:
     """Values at the knots (m,) of a fit to all cells, by which a fit to the rows takes one pass."""
-    curves = natural_spline(start.knots, np.eye(len(start.knots)), cells.z)
+    curves = natural_spline(start.knots, np.eye(len(start.knots)))(cells.z)
     design = np.ascontiguousarray(curves.T)
     return cell_minimum(design, cells.weight, cells.events, start.penalty, start.values)
 
@@ -361,8 +366,13 @@ class SplineFit(FittedRecalibrator):
             "log_loss_after": self.log_loss,
         }
 
+    @cached_property
+    def _map(self) -> PPoly:
+        """Recalibrated log-odds by the log-odds."""
+        return natural_spline(self.knots, self.values)
+
     def predictions(self, chunk: Chunk) -> Floats:
-        eta = natural_spline(self.knots, self.values, log_odds(chunk, self.method.clip))
+        eta = self._map(log_odds(chunk, self.method.clip))
         return np.column_stack([expit(-eta), expit(eta)])
 
     @property
@@ -391,7 +401,7 @@ class SplineFit(FittedRecalibrator):
         cases.append(f"WHEN {compared} IS NOT NULL THEN {above}")
         # The log-odds of clipped probabilities have a largest size, at one of their ends.
         ends = logit([self.method.clip, 1.0 - self.method.clip])
-        largest = np.abs(natural_spline(self.knots, self.values, ends)).max()
+        largest = np.abs(self._map(ends)).max()
         within = not score.is_logit and largest < LARGEST_EXPONENT
         return sigmoid(f"(CASE {' '.join(cases)} END)", within)
 

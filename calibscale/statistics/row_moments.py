@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.compiled import power_sums
 from calibscale.statistics.statistic import Statistic, added, weights_of
 
 
@@ -44,17 +45,12 @@ class RowMoments(Statistic):
 
 
 def moment_sums(scores: Floats, w: Floats) -> RowMomentState:
-    """Sums of the powers of the scores of rows (c,) with their weights (c,)."""
-    # A row of weight 0 adds 0, even if its score is infinite.
-    score = np.where(w > 0, scores, 0.0)
+    """Sums of the powers of the scores of rows (c,), or (s, c), with their weights (c,).
+
+    Fields for several scores have them on the first axis.
+    """
     # Powers of huge scores may overflow, and the limits are then undefined.
-    with np.errstate(over="ignore", invalid="ignore"):
-        by_power = []
-        for power in (2, 3, 4):
-            term = w**power
-            sums = [term.sum()]
-            for _ in range(power):
-                term = term * score
-                sums.append(term.sum())
-            by_power.append(np.array(sums))
-        return RowMomentState(w @ score, w.sum(), *by_power)
+    sums = np.zeros((*scores.shape[:-1], 14))
+    power_sums.add_power_sums(np.atleast_2d(scores), w, np.atleast_2d(sums))
+    total, weight, *by_power = np.split(sums, (1, 2, 5, 9), axis=-1)
+    return RowMomentState(total[..., 0], weight[..., 0], *by_power)

@@ -117,8 +117,8 @@ def test_natural_spline__is_that_of_truncated_powers(rng):
     z = np.linspace(-9.0, 9.0, 101)
     expected = truncated_powers(knots, z) @ beta
     # Cubes of 11 cancel to a line beyond the knots.
-    np.testing.assert_allclose(natural_spline(knots, values, z), expected, atol=1e-11)
-    np.testing.assert_allclose(natural_spline(knots, np.eye(5), z) @ values, expected, atol=1e-11)
+    np.testing.assert_allclose(natural_spline(knots, values)(z), expected, atol=1e-11)
+    np.testing.assert_allclose(natural_spline(knots, np.eye(5))(z) @ values, expected, atol=1e-11)
 
 
 def test_curvature__is_that_of_quadrature(rng):
@@ -133,7 +133,7 @@ def test_standard_errors__are_robust(rng):
     """Sandwich of the penalised fit, by sums over the rows."""
     p, y = rows(rng, 2000)
     fit = fitted_to(p, y, "spline(smoothing=0.0001)").fit
-    design = natural_spline(fit.knots, np.eye(6), logit(p))
+    design = natural_spline(fit.knots, np.eye(6))(logit(p))
     eta = design @ fit.values
     hessian = (design.T * (expit(eta) * expit(-eta))) @ design
     inverse = np.linalg.inv(hessian + 2000 * 1e-4 * curvature(fit.knots))
@@ -167,7 +167,7 @@ def test_smoothing__has_the_smallest_criterion_on_the_rows(rng):
 
     def criterion(smoothing):
         values = dense_values(p, y, np.ones(3000), fit.knots, smoothing)
-        design = natural_spline(fit.knots, np.eye(6), logit(p))
+        design = natural_spline(fit.knots, np.eye(6))(logit(p))
         eta = design @ values
         hessian = (design.T * (expit(eta) * expit(-eta))) @ design
         penalised = hessian + 3000 * smoothing * curvature(fit.knots)
@@ -221,7 +221,7 @@ def test_rises__finds_a_dip_between_knots():
     # Values that rise slowly between steep ends are overshot between the knots.
     values = np.array([0.0, 5.0, 5.001, 10.0])
     assert not rises(knots, values)
-    assert (np.diff(natural_spline(knots, values, np.linspace(0, 3, 301))) < 0).any()
+    assert (np.diff(natural_spline(knots, values)(np.linspace(0, 3, 301))) < 0).any()
 
 
 def test_curve__corrects_what_a_line_cannot(rng):
