@@ -95,10 +95,11 @@ def choice(report: Report, pool: Executor, count: int) -> None:
     """Expected log loss of new rows above that of the true probabilities, in units of 1e-4.
 
     The choice is judged by cell, a law and a number of rows: `regret` is its mean loss above the
-    smallest mean of any one method.  Set by set, `near_best` is the percentage of data sets in
-    which the choice is within `NEAR` of the best method for these rows, and `above_identity` the
-    largest loss above no recalibration.  No rule knows the best method for a few hundred rows, so
-    that these two are printed and not checked.  `kept` says how often the predictions were kept.
+    smallest mean of any one method, with a standard error.  Set by set, `near_best` is the
+    percentage of data sets in which the choice is within `NEAR` of the best method for these rows,
+    and `above_identity` the largest loss above no recalibration.  No rule knows the best method for
+    a few hundred rows, so that these two are printed and not checked.  `kept` says how often the
+    predictions were kept.
     """
     cells: list[_Cell] = []
     for name, curve in CURVES.items():
@@ -120,6 +121,7 @@ def choice(report: Report, pool: Executor, count: int) -> None:
                 fits=repeats,
                 **means,
                 regret=1e4 * cell.regret,
+                error_of_regret=1e4 * cell.error,
                 mean_above_identity=1e4 * cell.mean_above,
                 near_best=cell.near_best,
                 above_identity=1e4 * cell.largest_above,
@@ -152,6 +154,7 @@ class _Cell(NamedTuple):
     law: str
     rows: int
     regret: float  # mean above the smallest mean of any one method
+    error: float  # standard error of that mean
     mean_above: float  # mean above no recalibration
     near_best: float  # percentage of data sets within NEAR of their best method
     largest_above: float  # of any data set, above no recalibration
@@ -162,10 +165,12 @@ class _Cell(NamedTuple):
         """Cell from the losses (sets, methods), the first of no recalibration, the last chosen."""
         chosen, named = losses[:, -1], losses[:, :-1]
         above = chosen - losses[:, 0]
+        above_best = chosen - named[:, named.mean(axis=0).argmin()]
         return cls(
             law,
             rows,
-            regret=float(chosen.mean() - named.mean(axis=0).min()),
+            regret=float(above_best.mean()),
+            error=float(above_best.std(ddof=1) / np.sqrt(len(above_best))),
             mean_above=float(above.mean()),
             near_best=float(100 * np.mean(chosen <= named.min(axis=1) + NEAR)),
             largest_above=float(above.max()),
