@@ -245,6 +245,9 @@ class _Part(DerivedSource):
 
     def _changed(self, block: Block) -> Block:
         out = ~self.keeps(block)
+        # Rows outside of an earlier part are outside of this one too.
+        left_out = out if block.left_out is None else out | block.left_out
+        block = block._replace(left_out=left_out)
         if not self.target.has_classes:
             return self._without_outcomes(block, out)
         labels = block.labels
@@ -285,7 +288,7 @@ def units_of(block: Block, clusters: ClusterIds | None) -> Ints:
     """Numbers of the units that are drawn together (c,): hashes of clusters, else row numbers."""
     if clusters is not None:
         return clusters.units(block)
-    return np.arange(block.start, block.start + len(block.labels))
+    return block.rows
 
 
 def _filled(column: Any, where: Any, value: float) -> Any:

@@ -34,7 +34,7 @@ class _Events(DerivedSource):
         values = block.values.astype(np.float64).reshape(len(block.labels), -1)
         y = block.labels.astype(np.float64)
         status = target.status(values, y)
-        rows = np.arange(block.start, block.start + len(y))
+        rows = block.rows
         p, happened = self._event(values, y, rows, status == row_sums.OK)
         invalid = status > row_sums.UNLABELLED
         p[invalid] = np.nan

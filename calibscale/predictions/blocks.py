@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.array_types import Ints
+from calibscale.array_types import Bools, Ints
 
 
 class Block(NamedTuple):
     """Rows as read from a source, unchecked.
 
     `values` are (rows, K), or (rows,) if binary.  `faults` explain rows that were invalid before a
-    derived source changed them, by row number.
+    derived source changed them, by row number.  `numbers` are the row numbers (rows,) if they are
+    not those from `start` on.  `left_out` says of each row (rows,) whether it is outside of the
+    part of a source: such rows need not be scored, and count as unlabelled.
     """
 
     start: int
@@ -25,11 +28,38 @@ class Block(NamedTuple):
     covariates: NDArray[Any] | None
     name: str = "the source"
     faults: Mapping[int, str] = {}
+    numbers: Ints | None = None
+    left_out: Bools | None = None
+
+    @property
+    def rows(self) -> Ints:
+        """Row numbers (rows,)."""
+        if self.numbers is not None:
+            return self.numbers
+        return np.arange(self.start, self.start + len(self.labels))
 
     def take(self, index: NDArray[Any] | slice, start: int) -> Block:
-        """Rows selected by `index`, numbered from `start` on."""
-        columns: list[Any] = [None if c is None else c[index] for c in self[1:5]]
-        return Block._make([start, *columns, self.name, self.faults])
+        """Rows selected by `index`, numbered from `start` on unless they have numbers."""
+
+        def of(column: Any) -> Any:
+            return None if column is None else column[index]
+
+        return self._replace(
+            start=start,
+            values=self.values[index],
+            labels=self.labels[index],
+            weights=of(self.weights),
+            covariates=of(self.covariates),
+            numbers=of(self.numbers),
+            left_out=of(self.left_out),
+        )
+
+    def of_part(self) -> Block:
+        """Rows that are not left out, with their numbers."""
+        if self.left_out is None:
+            return self
+        numbered = self._replace(numbers=self.rows, left_out=None)
+        return numbered.take(np.flatnonzero(~self.left_out), self.start)
 
 
 class RowCounts(NamedTuple):

@@ -187,9 +187,8 @@ def scored(block: Block, rules: Rules, target: Target) -> tuple[Chunk, Ints]:
                 # The kernel sees the negative P(y = 0) of a column above 1.
                 above = (status == kernel_rows.NEGATIVE) & (x[:, 1] > 1.0)
                 status[above] = kernel_rows.ABOVE_ONE
-    rows = np.arange(block.start, block.start + n)
     scores_of_rows = (confidence, complement, brier, nll)
-    chunk = Chunk(rows, x, rules.kind, labels, top, *scores_of_rows, NO_WEIGHTS, target)
+    chunk = Chunk(block.rows, x, rules.kind, labels, top, *scores_of_rows, NO_WEIGHTS, target)
     return chunk, status
 
 

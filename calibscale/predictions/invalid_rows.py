@@ -178,7 +178,7 @@ def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
     # Statuses above UNLABELLED are faults, and `argmax` returns the first of them.
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
-    reason, row = int(status[i]), block.start + i
+    reason, row = int(status[i]), int(block.rows[i])
     (fault,) = _faults(block, rules, reason, np.array([i]))
     text = _explained(block, rules, status, i, fault) + "."
     if "; " not in text or 20 * np.count_nonzero(status == reason) <= len(status):
@@ -191,7 +191,7 @@ def first_fault(block: Any, rules: Any, status: Ints) -> tuple[int, str]:
     """Number of the first invalid row of a block, and its fault as the end of a sentence."""
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     (fault,) = _faults(block, rules, int(status[i]), np.array([i]))
-    return block.start + i, _explained(block, rules, status, i, fault)
+    return int(block.rows[i]), _explained(block, rules, status, i, fault)
 
 
 def need_rows(name: str, counts: Any) -> None:
@@ -235,11 +235,12 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
     values = np.asarray(block.values[i], np.float64).reshape(-1)
     name = repr(fault.column)
     role = _role(rules, reason)
-    if role not in ("covariates", "weights") and block.start + i in block.faults:
-        return block.faults[block.start + i]  # the fault of the forecast behind an event
+    row = int(block.rows[i])
+    if role not in ("covariates", "weights") and row in block.faults:
+        return block.faults[row]  # the fault of the forecast behind an event
     if reason == kernel_rows.NOT_FINITE:
         text = _not_finite_text(rules, values, fault)
-        whole_chunk = _is_whole_chunk(rules, block.values, i, block.start + i)
+        whole_chunk = _is_whole_chunk(rules, block.values, i, row)
         return text + _STORED if whole_chunk else text
     if role == "covariates":
         assert block.covariates is not None
@@ -253,7 +254,7 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
         assert block.weights is not None
         if fault.fault == MISSING:
             text = f"{name} {MISSING}"
-            whole_chunk = _is_whole_chunk(rules, block.weights, i, block.start + i)
+            whole_chunk = _is_whole_chunk(rules, block.weights, i, row)
             return text + _STORED if whole_chunk else text
         return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
     return str(rules.target.fault_of(block, rules, status, i, fault))

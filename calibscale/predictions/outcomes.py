@@ -131,9 +131,8 @@ class OutcomeTarget(Target):
         y = block.labels.astype(np.float64)
         # A kind with one column may have predictions (rows,).
         x = block.values.astype(np.float64, order="C").reshape(len(y), -1)
-        rows = np.arange(block.start, block.start + len(y))
         chunk = OutcomeChunk(
-            rows,
+            block.rows,
             x,
             rules.kind,
             labels=NO_LABELS,

@@ -19,9 +19,13 @@ from calibscale.results.levels import NO_NUMBER
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     """Cut a block into validated chunks.  The first invalid row is an error unless dropped."""
-    step = rules.compute_rows
-    for low in range(0, len(block.labels), step):
-        yield _chunk(block.take(slice(low, low + step), block.start + low), rules)
+    step, part = rules.compute_rows, block.of_part()
+    left_out = len(block.labels) - len(part.labels)
+    # A block without a row of the part has an empty chunk, with the count of the others.
+    for low in range(0, max(len(part.labels), min(left_out, 1)), step):
+        chunk, counts = _chunk(part.take(slice(low, low + step), part.start + low), rules)
+        yield chunk, counts._replace(unlabelled=counts.unlabelled + left_out)
+        left_out = 0
 
 
 def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts]:

@@ -194,13 +194,16 @@ def log_losses(
     `before` is the loss before, if it is known.
     """
     data = session.source
-    versions = [data, recalibrated(data, fit)]
-    if isinstance(fit, PriorShiftFit):
-        # Rows with the old shares would say that new shares do harm.
-        versions = [as_shifted(version, fit) for version in versions]
-    unknown = versions if before is None else versions[1:]
-    losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in unknown]
-    return losses if before is None else [before, *losses]
+
+    def loss(version: ArraySource) -> float | None:
+        if isinstance(fit, PriorShiftFit):
+            # Rows with the old shares would say that new shares do harm.
+            version = as_shifted(version, fit)
+        return evaluate(session.on(version), [NLL()])["nll"].value
+
+    if before is None:
+        before = loss(data)
+    return [before, loss(recalibrated(data, fit)) if fit.loss_of_rows is None else fit.loss_of_rows]
 
 
 def _loss_before(improvement: Improvement | str | None, fit: FittedRecalibrator) -> float | None:

@@ -43,6 +43,9 @@ from calibscale.statistics.statistic import Statistic
 # ---------------------------------------------------------------- logistic regression
 
 
+LARGEST_LOG_ODDS = 700.0  # whose probabilities are not 0
+
+
 class LogisticState(NamedTuple):
     """Sums over rows for Newton's method, and extent of the log-odds.
 
@@ -163,11 +166,15 @@ def design_of(z: Floats, columns: tuple[str, ...]) -> Floats:
 
 
 class LogisticFit(NamedTuple):
-    """Coefficients and their standard errors (m,), log loss, and the last pass."""
+    """Coefficients and their standard errors (m,), log loss, and the last pass.
+
+    `loss_of_rows` is the log loss of the fitted probabilities, or None if one of them may be 0.
+    """
 
     coefficients: Floats
     errors: Floats
     loss: float
+    loss_of_rows: float | None
     result: PassResult
     passes: int
     notes: tuple[str, ...]
@@ -222,7 +229,13 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             notes = clip_note(float(state.clipped), "with", start.clip)
             # To the second order in the last step.
             change = (state.gradient + 0.5 * state.hessian @ step) @ step / state.weight
-            return LogisticFit(best + step, errors, loss + float(change), result, passes, notes)
+            loss, coefficients = loss + float(change), best + step
+            # Monotone log-odds are largest at the ends.  Beyond the limit, a probability is 0 while
+            # the loss by log-odds is finite.
+            ends = coefficients @ start.columns((state.extent * [1, -1]).ravel())
+            is_finite = np.abs(ends).max() < LARGEST_LOG_ODDS
+            loss_of_rows = loss if is_finite else None
+            return LogisticFit(coefficients, errors, loss, loss_of_rows, result, passes, notes)
     raise not_converged(name)
 
 
@@ -289,6 +302,7 @@ class Platt(RecalibrationMethod):
             intercept=intercept,
             errors=fit.errors,
             log_loss=fit.loss,
+            loss_of_rows=fit.loss_of_rows,
             method=self,
             classes=setup.classes,
             counts=fit.result.counts,
@@ -402,6 +416,7 @@ class Beta(RecalibrationMethod):
             coefficients=coefficients,
             errors=errors,
             log_loss=fit.loss,
+            loss_of_rows=fit.loss_of_rows,
             method=self,
             classes=setup.classes,
             counts=fit.result.counts,

@@ -256,6 +256,8 @@ class FittedRecalibrator(ABC):
     `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
     reason.  `passes` is the number of passes over the rows.  `source` describes the source of the
     fit.  `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
+    `loss_of_rows` is the mean log loss of the rows of the fit after recalibration, if the last pass
+    has it to all digits.  It is not stored.
     """
 
     method: RecalibrationMethod
@@ -265,6 +267,7 @@ class FittedRecalibrator(ABC):
     notes: tuple[str, ...] = ()
     source: dict[str, Any] | None = None
     tolerance: float = 1e-4
+    loss_of_rows: float | None = None
     stored: ClassVar[type[StoredFit]]
     parts: ClassVar[str] = "bins"  # what rows may have here and not in a fit to fewer rows
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.derived_sources import DerivedSource, Fold, units_of
+from calibscale.data.derived_sources import DerivedSource, Fold
 from calibscale.data.source import ArraySource
 from calibscale.estimators.scores import Accuracy
 from calibscale.predictions.blocks import Block
@@ -78,39 +78,38 @@ class RowScores(DerivedSource):
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop, self._reads_covariates)
         # A row is drawn by its number in the whole source, of which a worker may have a part.
-        numbers = units_of(block, None)
-        rows = _drawn(self.scored, numbers)
-        parts = [self._scores(block.take(rows, block.start), self.checks)]
+        numbers = block.rows
+        places = _drawn(self.scored, numbers)
+        scored = block.take(places, block.start)
+        parts = [self._scores(scored, self.checks)]
         for position, version in enumerate(self.versions):
-            drawn, places = slice(None), rows
+            drawn, changed = slice(None), places
             if position and self.compared is not None:
-                drawn = _drawn(self.compared, numbers[rows])
-                places = np.arange(len(numbers))[rows][drawn]
+                drawn = _drawn(self.compared, numbers[places])
+                changed = np.arange(len(numbers))[places][drawn]
             if self.reads_once:
-                after = version.changed_rows(block, places)
+                after = version.changed_rows(block, changed)
             else:
-                after = version.read(start, stop).take(places, block.start)
+                after = version.read(start, stop).take(changed, block.start)
             # The rows before the change have been checked.
             scores = self._scores(after, version.rules("drop", self.checks.tolerance))
             parts.append(np.full_like(parts[0], np.inf))
             parts[-1][:, drawn] = scores
-        of_rows = np.concatenate(parts)
+        columns = np.concatenate(parts)
         # Rows that are invalid or unlabelled in one version count in none, without an error.
-        unusable = np.isnan(of_rows).any(axis=0)
-        of_rows[:, unusable] = 0.0
-        of_rows.clip(-LARGEST, LARGEST, out=of_rows)
-        labels = np.full(stop - start, np.nan)
-        labels[rows] = np.where(unusable, np.nan, 0.0)
-        columns = np.zeros((len(of_rows) + len(self.positions), stop - start))
-        columns[: len(of_rows), rows] = of_rows
+        unusable = np.asarray(np.isnan(columns).any(axis=0))
+        columns[:, unusable] = 0.0
+        columns.clip(-LARGEST, LARGEST, out=columns)
         if self.positions:
-            assert block.covariates is not None
-            columns[len(of_rows) :] = block.covariates[:, list(self.positions)].T
-        return block._replace(
-            values=np.zeros(stop - start),
-            labels=labels,
+            assert scored.covariates is not None
+            columns = np.vstack([columns, scored.covariates[:, list(self.positions)].T])
+        return scored._replace(
+            values=np.zeros(len(unusable)),
+            labels=np.where(unusable, np.nan, 0.0),
             # A score is contiguous, because statistics read one after another.
             covariates=columns.T if covariates else None,
+            numbers=numbers[places],
+            left_out=None,
         )
 
     def _scores(self, block: Block, rules: Rules) -> Floats:

@@ -310,6 +310,7 @@ class Spline(RecalibrationMethod):
             smoothing=start.smoothing,
             effective_parameters=start.parameters,
             log_loss=fit.loss,
+            loss_of_rows=fit.loss_of_rows,
             method=self,
             classes=setup.classes,
             counts=fit.result.counts,

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import t as student
 
 import calibscale as cs
@@ -499,3 +500,17 @@ def test_command__names_groups_that_became_worse(run, tmp_path):
     )
     expected = cs.recalibrate(source, "platt", cluster="day").improvement.changes[0]
     assert by_clusters["changes"][0]["low"] == pytest.approx(expected.low, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["platt", "beta", "spline"])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_recalibrate__log_loss_of_the_last_step_is_that_of_the_probabilities(rng, method, scale):
+    z = 2.0 * scale * rng.normal(size=2000)
+    labels = (rng.random(2000) < expit(0.6 * z / scale + 0.3)).astype(int)
+    weights = rng.gamma(2.0, size=2000)
+    source = cs.from_arrays(logits=z, labels=labels, binary=True, weights=weights)
+    fitted = cs.recalibrate(source, method, validate=False)
+    p = fitted.transform(logits=z)
+    loss = -np.average(np.where(labels == 1, np.log(p), np.log1p(-p)), weights=weights)
+    # The loss of the last step is of second order in a step of 1e-5.
+    assert fitted.log_loss_after == pytest.approx(loss, rel=1e-9)
