@@ -83,7 +83,7 @@ _ARRAYS = (
         "--logits",
         metavar="PATH",
         help="Path of a zarr array of logits, (n, K); relative to STORE if STORE is passed.  Of a "
-        "table: prefix, comma-separated names, or name of its columns.",
+        "table: prefix, also with an asterisk, comma-separated names, or name of its columns.",
     ),
     click.option(
         "--probabilities",

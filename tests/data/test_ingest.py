@@ -7,9 +7,10 @@ import os
 import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from calibscale import InvalidDataError, LogitStore, OptionError, StoreError, evaluate
+from calibscale import InvalidDataError, LogitStore, OptionError, StoreError, evaluate, from_frame
 from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import (
     COLUMNS,
@@ -173,6 +174,17 @@ def test_numbered_columns__are_ordered_by_number(tmp_path, suffix, pattern):
     ingest([tmp_path / f"a.{suffix}"], tmp_path / "s.zarr", keys=keys, on_invalid="keep")
     values = LogitStore.open(tmp_path / "s.zarr").source.values[:]
     np.testing.assert_array_equal(values, np.tile(np.arange(12.0), (4, 1)))
+
+
+@pytest.mark.parametrize("key", ["p", "p*", "p_", "p_*"])
+def test_prefix__may_end_in_an_asterisk(tmp_path, key):
+    columns = {"p_cat": np.full(4, 0.25), "p_dog": np.full(4, 0.75), "y": np.arange(4) % 2}
+    write_table(tmp_path / "a.csv", columns)
+    keys = {"probabilities": key, "labels": "y"}
+    ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", keys=keys)
+    assert LogitStore.open(tmp_path / "s.zarr").source.class_names == ("cat", "dog")
+    frame = pa.table({name: list(column) for name, column in columns.items()})
+    assert from_frame(frame, probabilities=key, labels="y").class_names == ("cat", "dog")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

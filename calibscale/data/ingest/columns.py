@@ -274,9 +274,7 @@ def _roles(
         of_rows = single and (binary or ranked or reader.column(name).shape)
         if role in (*PREDICTIONS, "top_k") and not of_rows:
             complete = role in KINDS and not ranked
-            columns = () if complete else decimal_columns(reader.names, name)
-            columns = columns or numbered_columns(file, reader.names, name, complete)
-            columns = columns or prefixed_columns(reader.names, name, excluded)
+            columns = columns_with_prefix(file, reader.names, name, excluded, complete)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
@@ -343,6 +341,20 @@ def decimal_columns(names: Sequence[str], name: str) -> tuple[str, ...]:
     if not any("." in number for number in numbers.values()):
         return ()
     return tuple(sorted(numbers, key=lambda column: float(numbers[column])))
+
+
+def columns_with_prefix(
+    file: str, names: Sequence[str], prefix: str, excluded: set[str], complete: bool
+) -> tuple[str, ...]:
+    """Columns of predictions that a prefix stands for, which may end in ``*``, or none.
+
+    If they are `complete`, they are numbered from 0 on without a gap.
+    """
+    if prefix not in names:
+        prefix = prefix.removesuffix("*")
+    columns = () if complete else decimal_columns(names, prefix)
+    columns = columns or numbered_columns(file, names, prefix, complete)
+    return columns or prefixed_columns(names, prefix, excluded)
 
 
 def prefixed_columns(names: Sequence[str], name: str, excluded: set[str]) -> tuple[str, ...]:

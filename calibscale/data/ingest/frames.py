@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.ingest.columns import (
-    decimal_columns,
-    layout_of,
-    numbered_columns,
-    prefixed_columns,
-)
+from calibscale.data.ingest.columns import columns_with_prefix, layout_of
 from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
 from calibscale.data.ingest.mixed_sets import first_mixed
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
@@ -291,9 +286,8 @@ class _Frame(TableReader):
         several = (*PREDICTIONS, "top_k")
         if role in several and isinstance(keys, str) and keys not in self.names:
             complete = role in KINDS and not ranked
-            names = () if complete else decimal_columns(self.names, keys)
-            names = names or numbered_columns(str(self._path), self.names, keys, complete)
-            names = names or prefixed_columns(self.names, keys, excluded) or (keys,)
+            file = str(self._path)
+            names = columns_with_prefix(file, self.names, keys, excluded, complete) or (keys,)
         for name in names:
             if self.names.count(name) != 1:
                 listed = listed_columns(self.names)
