@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from calibscale.estimators.base import set_names
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import MEANS
-from calibscale.recalibration.covariate_groups import check_groups, groups_of, numbers_of_rows
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    Read,
-    RecalibrationMethod,
-    StoredFit,
+from calibscale.recalibration.covariate_groups import (
+    GroupedFit,
+    check_groups,
+    groups_of,
+    numbers_of_rows,
 )
+from calibscale.recalibration.recalibrator import Read, RecalibrationMethod, StoredFit
 from calibscale.statistics.statistic import Statistic, weights_of
 
 FORMS = ("auto", "ratio", "shift")
@@ -153,6 +153,7 @@ class Balance(RecalibrationMethod):
         groups = _Groups.of(sums, form)
         overall = float(groups.numbers[0])
         shrunk, spread = _shrunk(groups)
+        has_number = groups.exposures[1:] > 0.0
         return BalanceFit(
             form=form,
             number=overall,
@@ -161,6 +162,7 @@ class Balance(RecalibrationMethod):
             levels=covariate.levels,
             names=covariate.names,
             numbers=tuple(shrunk.tolist()),
+            rows_of_groups=tuple(np.where(has_number, groups.rows[1:], 0).astype(int).tolist()),
             method=self,
             classes=0,
             counts=result.counts,
@@ -245,11 +247,11 @@ class StoredBalance(StoredFit):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BalanceFit(FittedRecalibrator):
-    """Ratio or shift `number` of all rows, and `numbers` of the groups with the values `levels`.
+class BalanceFit(GroupedFit):
+    """Ratio or shift `number` of all rows, and `numbers` of the groups.
 
-    `error` is the standard error of `number`, `spread` the standard deviation of groups beyond
-    chance, and `names` are the groups in words, such as ``region = west``.
+    `error` is the standard error of `number`, and `spread` the standard deviation of groups beyond
+    chance.
     """
 
     method: Balance
@@ -257,8 +259,6 @@ class BalanceFit(FittedRecalibrator):
     number: float
     error: float
     spread: float
-    levels: tuple[float, ...]
-    names: tuple[str, ...]
     numbers: tuple[float, ...]
     stored: ClassVar[type[StoredFit]] = StoredBalance
 
@@ -281,6 +281,10 @@ class BalanceFit(FittedRecalibrator):
     @property
     def standard_errors(self) -> dict[str, float]:
         return {self.form: self.error}
+
+    def share_unlike(self, other: Self) -> float:
+        # Groups that differ by chance alone have the same number.
+        return super().share_unlike(other) if self.spread > 0.0 else 0.0
 
     def predictions(self, chunk: Chunk) -> Floats:
         number = numbers_of_rows(chunk, self.number, self.levels, self.numbers)

@@ -18,16 +18,12 @@ from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import INTERVALS, QUANTILES
 from calibscale.recalibration.covariate_groups import (
     CovariateGroups,
+    GroupedFit,
     check_groups,
     groups_of,
     numbers_of_rows,
 )
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    Read,
-    RecalibrationMethod,
-    StoredFit,
-)
+from calibscale.recalibration.recalibrator import Read, RecalibrationMethod, StoredFit
 from calibscale.statistics.ordered_sums import keys_of, numbers_of_keys
 from calibscale.statistics.statistic import Statistic
 
@@ -167,6 +163,7 @@ class Conformal(RecalibrationMethod):
             levels=covariate.levels,
             names=covariate.names,
             offsets=tuple(float(offset) for offset in offsets[1:]),
+            rows_of_groups=tuple(np.where(few, 0, rows)[1:].tolist()),
             method=self,
             classes=0,
             counts=counts,
@@ -190,16 +187,11 @@ class StoredConformal(StoredFit):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ConformalFit(FittedRecalibrator):
-    """Number `offset` of all rows, and `offsets` of the groups with the values `levels`.
-
-    `names` are the groups in words, such as ``region = west``.
-    """
+class ConformalFit(GroupedFit):
+    """Number `offset` of all rows, and `offsets` of the groups."""
 
     method: Conformal
     offset: float
-    levels: tuple[float, ...]
-    names: tuple[str, ...]
     offsets: tuple[float, ...]
     stored: ClassVar[type[StoredFit]] = StoredConformal
 

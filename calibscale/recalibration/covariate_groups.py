@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -13,7 +14,11 @@ from calibscale.errors import OptionError, require
 from calibscale.formatting.naming import NO_LEVEL
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
-from calibscale.recalibration.recalibrator import RecalibrationMethod, increasing
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    RecalibrationMethod,
+    increasing,
+)
 from calibscale.results.group_results import Where, name_of
 
 
@@ -58,6 +63,32 @@ def groups_of(
         raise OptionError(f"{method.name}: {name!r} has more than {most:,} values, not groups")
     names = (name_of((Where(name, setup.source.level(name, level)),)) for level in levels)
     return CovariateGroups(name, column.position, levels, tuple(names))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GroupedFit(FittedRecalibrator):
+    """Fit with a number for each group.  The groups have the values `levels`, and `names` in words.
+
+    `rows_of_groups` has the number of rows of each group that has a number of its own, and 0 for a
+    group that is moved like all rows.  It is not stored, and a restored fit has none.
+    """
+
+    levels: tuple[float, ...]
+    names: tuple[str, ...]
+    rows_of_groups: tuple[int, ...] = ()
+    parts: ClassVar[str] = "numbers of groups"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        state = super().state
+        return {name: value for name, value in state.items() if name != "rows_of_groups"}
+
+    def share_unlike(self, other: Self) -> float:
+        """Share of the rows whose group has a number of its own here and none in another fit."""
+        rows = dict(zip(self.levels, self.rows_of_groups, strict=True))
+        known = dict(zip(other.levels, other.rows_of_groups, strict=True))
+        lacking = sum(count for level, count in rows.items() if not known.get(level))
+        return lacking / self.counts.used
 
 
 def check_groups(

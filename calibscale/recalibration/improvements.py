@@ -191,7 +191,7 @@ def improvement_by_cross_fits(
         fits = after.fits if isinstance(after, _CrossFitted) else ()
         keeps_order = bool(fits) and all(half.keeps_order for half in fits)
         improvement = improvement_of(session, after, "cross_fitted", keeps_order, cluster, group_by)
-        reason = _unlike(session, fits, improvement, fit)
+        reason = _unlike(session, fits, improvement, fit, cluster)
     except OptionError as error:
         reason = str(error).split(";")[0].rstrip(".")
     return improvement if reason is None else f"{NOT_JUDGED}: {reason}"
@@ -202,13 +202,17 @@ def _unlike(
     fits: Sequence[FittedRecalibrator],
     improvement: Improvement,
     fitted: FittedRecalibrator,
+    cluster: str | None,
 ) -> str | None:
     """Why fits to halves do not stand for the fit to all rows, or None if they do."""
     share = max((fitted.share_unlike(fit) for fit in fits), default=0.0)
     if share > _UNLIKE:
+        cause = ""
+        if cluster in fitted.covariates:
+            cause = f", because all rows with one value of {cluster!r}, a cluster, are in one half"
         return (
             f"a fit to half of the rows lacks the {fitted.parts} that the fit to all rows has for "
-            f"{number_texts.percent(share)} of them: judge it on other rows (validate=)"
+            f"{number_texts.percent(share)} of them{cause}: judge it on other rows (validate=)"
         )
     if not all(change.is_negligible for change in improvement.changes):
         return None

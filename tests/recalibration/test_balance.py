@@ -165,6 +165,28 @@ def test_workers__give_the_same_bits(columns):
     assert fits[0].estimates == fits[1].estimates
 
 
+def test_halves_by_clusters__do_not_judge_the_numbers_of_groups(columns):
+    """If groups are clusters, the fit to a half has no number for the groups of the other half."""
+    fitted, unclustered = (
+        cs.recalibrate(means(columns), "balance", covariates="group", cluster=cluster)
+        for cluster in ("group", None)
+    )
+    assert fitted.improvement is None
+    (note,) = [note for note in fitted.notes if note.startswith("not judged")]
+    assert "lacks the numbers of groups that the fit to all rows has for" in note
+    assert "because all rows with one value of 'group', a cluster, are in one half" in note
+    assert unclustered.improvement is not None
+
+
+def test_halves_by_clusters__judge_one_number_of_all_groups(columns):
+    """Groups whose numbers differ by chance alone have one number, which halves have as well."""
+    x, _, group, weights = columns
+    equal = (x, 1.2 * x * (1.0 + 0.1 * (-1.0) ** np.arange(len(x))), group, weights)
+    fitted = cs.recalibrate(means(equal), "balance", covariates="group", cluster="group")
+    assert fitted.estimates["spread"] == 0.0
+    assert fitted.improvement is not None
+
+
 def test_second_moments__are_balanced_by_squares(columns):
     x, y, _, _ = columns
     source = cs.from_arrays(predictions=x, forecast="second_moment", labels=y)

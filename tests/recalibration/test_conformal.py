@@ -89,6 +89,18 @@ def test_small_groups__are_moved_like_all_rows(columns):
     assert fitted.notes == ("group = 9: too few rows, moved like all rows",)
 
 
+def test_halves_by_clusters__do_not_judge_the_offsets_of_groups(columns):
+    """If groups are clusters, the fit to a half has no offset for the groups of the other half."""
+    fitted, unclustered = (
+        cs.recalibrate(intervals(columns), "conformal", covariates="group", cluster=cluster)
+        for cluster in ("group", None)
+    )
+    assert fitted.improvement is None
+    (note,) = [note for note in fitted.notes if note.startswith("not judged")]
+    assert "because all rows with one value of 'group', a cluster, are in one half" in note
+    assert unclustered.improvement is not None
+
+
 def test_rows_without_a_group__are_moved_like_all_rows(columns):
     centre, y, group = columns
     lacks_group = np.arange(ROWS) % 5 == 0
