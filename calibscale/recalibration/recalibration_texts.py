@@ -9,6 +9,7 @@ from calibscale.formatting import naming, number_texts
 from calibscale.results.audit_results import GroupChange, ScoreChange
 
 _NAMED = 5  # groups that a sentence names
+NO_INTERVAL = "no interval: "  # beginning of a note with the reason
 # Names of scores in sentences.
 IN_WORDS = {
     "nll": "log loss",
@@ -31,7 +32,7 @@ def improvement(score: ScoreChange, judged: str) -> str:
     if score.low is None or score.high is None:
         return (
             f"It is not known whether recalibration helps on {rows}: the {noun} changes by "
-            f"{number_texts.signed(score.change)}, without an interval."
+            f"{number_texts.signed(score.change)}, {_without_interval(score)}."
         )
     if score.is_negligible:
         value = number_texts.number(score.after)
@@ -52,11 +53,28 @@ def improvement(score: ScoreChange, judged: str) -> str:
     )
 
 
+def _without_interval(score: ScoreChange) -> str:
+    """Clause on an interval that is missing, with the reason in the note of the change."""
+    for part in score.note.split("; "):
+        if part.startswith(NO_INTERVAL):
+            return f"without an interval, because {part.removeprefix(NO_INTERVAL)}"
+    return "without an interval"
+
+
+def _not_finite(score: str) -> str:
+    """What is true of a score without a number.
+
+    A log loss is infinite where a label has the probability 0.  The other scores are of numbers,
+    whose sums may also exceed the largest number.
+    """
+    return "infinite" if score == "nll" else "infinite or too large for a number"
+
+
 def _without_change(score: ScoreChange, noun: str, rows: str) -> str:
     """What a score says that is not finite before recalibration, or after it."""
     # The log loss alone is of labels, whose probability may be 0.
     is_log_loss = score.score == "nll"
-    not_finite = "infinite" if is_log_loss else "infinite or too large for a number"
+    not_finite = _not_finite(score.score)
     if score.after is not None:
         reason = "Before, a label has the probability 0." if is_log_loss else "Before, it is not."
         value = number_texts.number(score.after)
@@ -103,7 +121,7 @@ def costs(
     if accuracy is not None:
         sentences.append(_accuracy(accuracy))
     if groups:
-        sentences.append(_groups(IN_WORDS[score], groups))
+        sentences.append(_groups(score, groups))
     return tuple(sentences)
 
 
@@ -157,9 +175,9 @@ def _change(noun: str, share: ScoreChange, value: str) -> str:
     assert share.change is not None
     if share.low is None or share.high is None:
         if share.change == 0.0:
-            return f"{noun} stays {value} on these rows, without an interval."
+            return f"{noun} stays {value} on these rows, {_without_interval(share)}."
         signed = number_texts.signed(share.change)
-        return f"{noun} changes by {signed} to {value}, without an interval."
+        return f"{noun} changes by {signed} to {value}, {_without_interval(share)}."
     if share.low == share.high == 0.0:
         return f"{noun} stays {value}."
     size = number_texts.number(abs(share.change), 2)
@@ -173,8 +191,9 @@ def _change(noun: str, share: ScoreChange, value: str) -> str:
     return f"it is not known whether {noun} changes: by {signed} {interval}."
 
 
-def _groups(noun: str, groups: Sequence[GroupChange]) -> str:
+def _groups(score: str, groups: Sequence[GroupChange]) -> str:
     """Names of the groups whose score has increased, by intervals that hold at once."""
+    noun = IN_WORDS[score]
     judged = [group for group in groups if group.low is not None]
     worse = [group for group in groups if group.became_worse]
     unjudged = len(groups) - len(judged)
@@ -184,14 +203,14 @@ def _groups(noun: str, groups: Sequence[GroupChange]) -> str:
     if unjudged:
         counts.append(f"{number_texts.plural(unjudged, 'group')} without an interval")
     if worse:
-        names = naming.joined([_with_change(group) for group in worse], _NAMED)
+        names = naming.joined([_with_change(score, group) for group in worse], _NAMED)
         return f"The {noun} became worse for {names} ({', '.join(counts)})."
     if not judged:
         return f"No group has an interval of its {noun}: it is not known which became worse."
     return f"No group is known to have become worse ({', '.join(counts)})."
 
 
-def _with_change(group: GroupChange) -> str:
-    """Name of a group, with the change of its score."""
-    change = "infinite" if group.change is None else number_texts.signed(group.change)
+def _with_change(score: str, group: GroupChange) -> str:
+    """Name of a group, with the change of its score, or what the score has become."""
+    change = _not_finite(score) if group.change is None else number_texts.signed(group.change)
     return f"{group.name} ({change})"

@@ -17,6 +17,7 @@ from calibscale.evaluation.group_sessions import by_groups
 from calibscale.formatting import number_texts
 from calibscale.inference.multiple_testing import holm
 from calibscale.intervals.mean_limits import skewed_limits
+from calibscale.recalibration.recalibration_texts import NO_INTERVAL
 from calibscale.recalibration.row_scores import LARGEST, row_scores
 from calibscale.results.audit_results import GroupChange, ScoreChange
 from calibscale.results.cluster_results import Clusters
@@ -298,7 +299,7 @@ def _refusal(weight: Floats) -> str | None:
     if clusters.refusal is None:
         return None
     return (
-        f"no interval: one cluster has {100.0 * clusters.largest_share:.0f} % of the weight, and "
+        f"{NO_INTERVAL}one cluster has {100.0 * clusters.largest_share:.0f} % of the weight, and "
         "the others are few"
     )
 
@@ -372,17 +373,26 @@ def with_limits(
     """
     limits = skewed_limits(moments, confidence_level, dependence, units)
     if limits is None:
-        return change
+        return replace(change, note=f"{NO_INTERVAL}{_lacking(moments, units)}")
     low, high = float(limits.low), float(limits.high)
     # Rows with the same change, as of one score and one label, do not say how much it varies.
     if low == high != 0.0:
-        return change
+        reason = f"equal changes of all {units} do not say how much a change varies"
+        return replace(change, note=f"{NO_INTERVAL}{reason}")
     if low == high and has_changes:
-        return replace(change, note=f"no interval: the changes of rows cancel in all {units}")
+        return replace(change, note=f"{NO_INTERVAL}the changes of rows cancel in all {units}")
     if change.score in _SHARES:
         low, high = max(low, -1.0), min(high, 1.0)
     change = replace(change, low=low, high=high, note=limits.note)
     return replace(change, p_value=_p_value(moments, dependence)) if with_p_value else change
+
+
+def _lacking(moments: RowMomentState, units: str) -> str:
+    """Why changes with these sums have no limits, see `skewed_limits`."""
+    sums = np.concatenate([np.ravel(field) for field in moments])
+    if not np.isfinite(sums).all():
+        return "the squares of the changes are too large for a number"
+    return f"there are too few {units}"
 
 
 def _dependence(part: ChangeState, total: ChangeState, number: int) -> float:

@@ -119,7 +119,10 @@ def test_sentence__of_intervals_around_exact_outcomes_has_no_interval():
     exact = cs.from_arrays(intervals=(p - 1.0, p + 1.0), coverage=0.9, labels=p)
     improvement = cs.recalibrate(exact, "conformal").improvement
     assert improvement.changes[0].change == pytest.approx(-2.0)
-    assert improvement.sentence.endswith("interval score changes by −2.000, without an interval.")
+    assert improvement.sentence.endswith(
+        "interval score changes by −2.000, without an interval, "
+        "because equal changes of all rows do not say how much a change varies."
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,21 @@ def test_sentence__of_a_squared_error_that_is_not_finite(before, after, sentence
     text = sentence_of(change, "other_rows")
     assert sentence in text
     assert "label" not in text
+
+
+@pytest.mark.parametrize(
+    ("note", "end"),
+    [
+        ("", "by +0.1000, without an interval."),
+        (
+            "no interval: the changes of rows cancel in all clusters",
+            "without an interval, because the changes of rows cancel in all clusters.",
+        ),
+    ],
+)
+def test_sentence__without_an_interval_has_the_reason(note, end):
+    change = ScoreChange("nll", 10, 0.5, 0.6, 0.1, note=note)
+    assert sentence_of(change, "other_rows").endswith(end)
 
 
 def test_rows_of_the_fit__do_not_judge_it():

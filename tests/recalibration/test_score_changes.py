@@ -163,6 +163,7 @@ def test_changes_that_cancel_in_clusters__have_no_interval_of_length_zero(rng):
     assert change.note == "no interval: the changes of rows cancel in all clusters"
     (sentence,) = costs("nll", None, change, ())
     assert sentence.startswith("The accuracy stays 0.5")
+    assert sentence.endswith("because the changes of rows cancel in all clusters.")
     assert (unchanged.low, unchanged.high) == (0.0, 0.0)
 
 
@@ -173,7 +174,9 @@ def test_groups_without_an_interval__are_counted():
     expected = "(simultaneous 95 % intervals of 1 group, 1 group without an interval)"
     assert costs("nll", None, None, (few, many))[0].replace("\xa0", " ").endswith(f"{expected}.")
     (sentence,) = costs("nll", None, None, (infinite, few))
-    assert "became worse for g = c" in sentence.replace("\xa0", " ")
+    assert "became worse for g = c (infinite)" in sentence.replace("\xa0", " ")
+    (sentence,) = costs("squared_error", None, None, (infinite, few))
+    assert "g = c (infinite or too large for a number)" in sentence.replace("\xa0", " ")
     assert "intervals of" not in sentence
 
 
@@ -240,6 +243,7 @@ def test_equal_changes_of_a_group__have_no_interval():
         others, few = score_changes(session, after, [cs.NLL()], "g").groups
     assert (few.n, few.low, few.p_value) == (12, None, None)
     assert few.change > 0
+    assert few.note.startswith("no interval: equal changes of all rows do not say")
     assert others.low < others.high
 
 
@@ -433,6 +437,7 @@ def test_groups__with_missing_values_and_single_rows_have_no_interval(columns):
     with cs.Session.open(source) as session:
         other, rare = score_changes(session, moved, [cs.Brier()], "region").groups
     assert (rare.n, rare.low, rare.adjusted) == (1, None, None)
+    assert rare.note == "no interval: there are too few rows"
     assert not rare.became_worse
     # A group without an interval takes no share of the level.
     (alone,) = (
