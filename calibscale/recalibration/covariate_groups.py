@@ -84,7 +84,7 @@ class GroupedFit(FittedRecalibrator):
         return {name: value for name, value in state.items() if name != "rows_of_groups"}
 
     def share_unlike(self, other: Self) -> float:
-        """Share of the rows whose group has a number of its own here and none in another fit."""
+        """Share of the rows of groups with a number of their own here and none in another fit."""
         rows = dict(zip(self.levels, self.rows_of_groups, strict=True))
         known = dict(zip(other.levels, other.rows_of_groups, strict=True))
         lacking = sum(count for level, count in rows.items() if not known.get(level))

@@ -179,7 +179,7 @@ def test_halves_by_clusters__do_not_judge_the_numbers_of_groups(columns):
 
 
 def test_halves_by_clusters__judge_one_number_of_all_groups(columns):
-    """Groups whose numbers differ by chance alone have one number, which halves have as well."""
+    """Groups that differ by chance alone have one number, and halves have it as well."""
     x, _, group, weights = columns
     equal = (x, 1.2 * x * (1.0 + 0.1 * (-1.0) ** np.arange(len(x))), group, weights)
     fitted = cs.recalibrate(means(equal), "balance", covariates="group", cluster="group")
