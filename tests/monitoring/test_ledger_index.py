@@ -10,6 +10,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.monitoring.ledger.alarms import AlarmBook
+from calibscale.monitoring.ledger.broken_days import BrokenDays
 from calibscale.monitoring.ledger.day_ledger import KEY, Ledger
 from calibscale.monitoring.ledger.index import write_last
 from tests.support.ledgers import records_of
@@ -44,7 +45,7 @@ def _without_link(line):
     """The line as an earlier version wrote it."""
     head, *facts = line[9:-1].split(b"\t")
     values = json.loads(head)
-    del values["after"]
+    del values["after"], values["key"]
     body = b"\t".join([json.dumps(values).encode(), *facts])
     return b"%08x %s\n" % (google_crc32c.value(body), body)
 
@@ -131,6 +132,87 @@ def test_damaged_line__is_named_and_other_days_can_be_used(path, number):
     assert ledger.days() == [*DAYS[:number], *DAYS[number + 1 :], "2026-01-06", "2026-01-07"]
 
 
+def test_damaged_date__does_not_name_another_day(path):
+    """A changed digit makes it the date of a day before or after it, or of no day."""
+    lines = _lines(path)
+    begin = lines[2].index(DAYS[2].encode())
+    for at in range(begin, begin + len(DAYS[2])):
+        for bit in range(8):
+            changed = bytearray(lines[2])
+            changed[at] ^= 1 << bit
+            _set_lines(path, [*lines[:2], bytes(changed), *lines[3:]])
+            if bytes(changed).count(b"\n") > 1:
+                continue  # it is two lines
+            ledger = Ledger.open(path)
+            assert ledger.days() == [*DAYS[:2], *DAYS[3:]]
+            (message,) = ledger.check()
+            assert "index.log: line 3, the record of an unknown day, is damaged: " in message
+            assert f"`calibscale ledger repair {path}`" in message
+    changed = lines[2].replace(DAYS[2].encode(), DAYS[1].encode())
+    _set_lines(path, [*lines[:2], changed, *lines[3:]])
+    ledger = Ledger.open(path)
+    with ledger.writing():
+        _write(ledger, DAYS[1], 7)
+    # A day that is run again is not the one that is damaged.
+    assert len(Ledger.open(path).check()) == 1
+
+
+def test_any_byte__of_the_index_or_a_record_is_noticed(path):
+    """One bit of each byte of the index, and of each tenth byte of a record."""
+    record = next((path / "states" / "c").glob("*/0"))
+    for file, step in ((path / "index.log", 1), (record, 10)):
+        stored = file.read_bytes()
+        for at in range(0, len(stored), step):
+            changed = bytearray(stored)
+            changed[at] ^= 1 << at % 8
+            file.write_bytes(bytes(changed))
+            try:
+                damaged = Ledger.open(path).check()
+            except cs.StoreError as error:
+                damaged = [str(error)]
+            assert damaged, (file, at)
+            assert str(path) in damaged[0]
+        file.write_bytes(stored)
+    assert Ledger.open(path).check() == []
+
+
+def test_list_command__names_days_that_cannot_be_read(path, run):
+    lines = _lines(path)
+    _set_lines(path, [*lines[:2], lines[2].replace(b'"turn": 2', b'"turn": 3'), *lines[3:]])
+    ran = run("ledger", "list", path)
+    assert f"line 3, the record of {DAYS[2]} (v1), is damaged" in ran.err
+
+
+@pytest.mark.parametrize("name", ["alarms.json", "broken.json"])
+def test_check_command__verifies_alarms_and_broken_days(path, run, name):
+    ledger = Ledger.open(path)
+    with ledger.writing():
+        book = AlarmBook(ledger)
+        book.start("v1", DAYS[0])
+        book.save()
+        BrokenDays(path).add("v1", "2026-01-07", "no file")
+    assert run("ledger", "check", path).code == 0
+    file = path / name
+    stored = file.read_bytes()
+    file.write_bytes(stored.replace(b"2026-01-0", b"2026-02-0"))
+    ran = run("ledger", "check", path)
+    assert ran.code == 1
+    assert name in ran.err
+    assert "1 damaged" in ran.out
+
+
+def test_broken_days__of_an_earlier_version_are_read(path):
+    """Files of earlier versions have no checksum, and a model may be called like one."""
+    reasons = {"checksum": {"2026-01-07": "no file"}}
+    (path / "broken.json").write_text(json.dumps(reasons))
+    broken = BrokenDays(path)
+    assert broken.of("checksum") == reasons["checksum"]
+    broken.add("v1", "2026-01-08", "no rows")
+    again = BrokenDays(path)
+    assert again.of("checksum") == reasons["checksum"]
+    assert again.of("v1") == {"2026-01-08": "no rows"}
+
+
 def test_empty_line__is_damage_and_not_a_loss(path):
     lines = _lines(path)
     _set_lines(path, [*lines[:2], b"\n", *lines[2:]])
@@ -202,7 +284,7 @@ def test_repair_command__names_what_is_damaged_and_what_is_left(path, run):
     assert "line 3 does not follow line 2" in run("ledger", "check", path).err
     ran = run("ledger", "repair", path)
     assert ran.code == 0
-    assert "line 2, the record of 2026-01-03 (v1), is damaged" in ran.err
+    assert "line 2, the record of an unknown day, is damaged" in ran.err
     assert "3 days left, from 2026-01-01 to 2026-01-05; run the missing days again" in ran.out
     assert run("ledger", "check", path).code == 0
     ran = run("ledger", "repair", path.parent)

@@ -21,11 +21,15 @@ def ledger() -> None:
 @ledger.command()
 @click.argument("ledger")
 def check(ledger: str) -> None:
-    """Verify every record of LEDGER; exit with code 1 if any is damaged."""
+    """Verify every record and file of LEDGER; exit with code 1 if any is damaged.
+
+    The files are those of alarms, of broken days and of recalibrations.
+    """
     from calibscale.monitoring.ledger.day_ledger import Ledger
+    from calibscale.monitoring.ledger.ledger_files import damaged_files
 
     opened = Ledger.open(ledger)
-    damaged = opened.check()
+    damaged = opened.check() + damaged_files(opened)
     for message in damaged:
         click.echo(message, err=True)
     days = len({(e.day, e.model) for e in opened.entries})
@@ -55,10 +59,16 @@ def repair(ledger: str) -> None:
 @click.argument("ledger")
 @shared.json_option
 def list_days(ledger: str) -> None:
-    """List the days of LEDGER with their numbers of rows."""
+    """List the days of LEDGER with their numbers of rows.
+
+    Days whose lines of the index are damaged cannot be listed, and are named on standard error.
+    """
     from calibscale.monitoring.ledger.day_ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
+    opened = Ledger.open(ledger)
+    for message in opened.unreadable:
+        click.echo(message, err=True)
     days = LedgerDays(
         tuple(
             LedgerDay(
@@ -68,7 +78,7 @@ def list_days(ledger: str) -> None:
                 e.n_unlabelled,
                 sum(e.info.get("dropped", {}).values()),
             )
-            for e in Ledger.open(ledger).select()
+            for e in opened.select()
         )
     )
     if outputs.prints():

@@ -1,4 +1,7 @@
-"""Days with predictions that could not be read, with the reasons, as a ledger keeps them."""
+"""Days with predictions that could not be read, with the reasons, as a ledger keeps them.
+
+The file has the reasons and a checksum.  Files of earlier versions have the reasons alone.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from typing import Any
 from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger.index import DAMAGE, check_key
+from calibscale.monitoring.ledger.sealed_json import SEAL, sealed, unsealed
 
 _NAME = "broken.json"
+_REASONS = "reasons"
 
 
 class BrokenDays:
@@ -29,7 +34,7 @@ class BrokenDays:
         self._path = ledger / _NAME
         self._reasons: dict[str, dict[str, str]] = {}
         try:
-            self._reasons = _checked(json.loads(self._path.read_bytes()))
+            self._reasons = _checked(_reasons_of(json.loads(self._path.read_bytes())))
         except FileNotFoundError:
             pass
         except (OSError, OptionError, *DAMAGE) as error:
@@ -58,7 +63,14 @@ class BrokenDays:
 
     def _save(self) -> None:
         reasons = {model: dict(sorted(days.items())) for model, days in self._reasons.items()}
-        write_whole(self._path, json.dumps(reasons, indent=1).encode())
+        write_whole(self._path, json.dumps(sealed({_REASONS: reasons}), indent=1).encode())
+
+
+def _reasons_of(value: Any) -> Any:
+    """Reasons by model and day in the JSON object of the file, whose checksum must match."""
+    # A model may be called like the checksum, but its reasons are no string.
+    is_sealed = isinstance(value, Mapping) and isinstance(value.get(SEAL), str)
+    return unsealed(value)[_REASONS] if is_sealed else value
 
 
 def _checked(reasons: Any) -> dict[str, dict[str, str]]:

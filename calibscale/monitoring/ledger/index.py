@@ -15,7 +15,9 @@ The log must be complete, because a lost line is a lost day that no other file n
   files leaves a log that is one line ahead, which is no damage.
 
 Both are errors, because the days of lost lines are unknown.  A line with damaged content usually
-still names its day, and the other days can be used.
+still names its day, and the other days can be used.  The day and the model have a checksum of their
+own (``key``), so that a damaged date does not name another day.  Running that day again would
+otherwise hide the damage, and the day of the line would be lost.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ _LINK = 8  # digits of the checksum of a line
 _BODY = _LINK + 1  # where the body of a line begins
 _STALE_LINES = 64  # allowed beyond one stale line per day
 _KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T([01]\d|2[0-3])(:[0-5]\d)?)?")
-_NAMED = re.compile(rb'"day": "([^"\\]{1,20})", "model": ("(?:[^"\\]|\\.)*")')
+# The checksum is optional, because lines of earlier versions have none.
+_NAMED = re.compile(
+    rb'("day": "([^"\\]{1,20})", "model": ("(?:[^"\\]|\\.)*"))(?:, "key": "([^"]*)")?'
+)
 _REMEDY = "Run that day again; other days can be used"
 
 Key = tuple[str, str]  # day and model
@@ -169,7 +174,10 @@ def check_key(day: str) -> None:
 
 def _head(key: Key, revision: int, entries: tuple[Entry, ...], after: bytes) -> bytes:
     records = [[e.slot, e.group, e.n, list(e.sections)] for e in entries]
-    head = {"day": key[0], "model": key[1], "revision": revision, "records": records}
+    named = {"day": key[0], "model": key[1]}
+    # The text of a key is the inside of its JSON object, as it is in the line.
+    checksum = _checksum(json.dumps(named).encode()[1:-1]).decode()
+    head = named | {"key": checksum, "revision": revision, "records": records}
     return json.dumps(head | {"after": after.decode()}, allow_nan=False).encode()
 
 
@@ -200,10 +208,12 @@ def _checksum(body: bytes) -> bytes:
 
 
 def key_of(line: bytes) -> Key | None:
-    """Day and model that a damaged line seems to name."""
+    """Day and model that a damaged line names, or None if they may be damaged themselves."""
     match = _NAMED.search(line)
+    if match is None or match[4] not in (None, _checksum(match[1])):
+        return None
     try:
-        return None if match is None else (match[1].decode(), str(json.loads(match[2])))
+        return match[2].decode(), str(json.loads(match[3]))
     except ValueError:
         return None
 
@@ -259,7 +269,7 @@ def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
         try:
             change = _parsed(line)
         except DAMAGE as error:
-            index.spoil(line, _message(where, key_of(line), error))
+            index.spoil(line, _message(path, where, key_of(line), error))
             before |= {index.link, line[:_LINK]}  # the text or the checksum is damaged
             spoilt += 1
             continue
@@ -303,8 +313,9 @@ def _lines(path: Path) -> tuple[list[bytes], tuple[int, ...]]:
     return log.split(b"\n")[:-1], seen
 
 
-def _message(where: str, key: Key | None, error: Exception) -> str:
-    day, remedy = "an unknown day", "Run the missing days again"
+def _message(path: Path, where: str, key: Key | None, error: Exception) -> str:
+    day = "an unknown day"
+    remedy = f"Remove the line by `calibscale ledger repair {path}` and run the missing days again"
     if key is not None:
         day, remedy = f"{key[0]} ({key[1]})", _REMEDY
     reason = str(error) or type(error).__name__
@@ -338,7 +349,7 @@ def repair(path: Path) -> list[str]:
         try:
             changes.append(_parsed(line))
         except DAMAGE as error:
-            lost.append(_message(f"{path / INDEX}: line {number}", key_of(line), error))
+            lost.append(_message(path, f"{path / INDEX}: line {number}", key_of(line), error))
     for change in sorted(changes, key=lambda change: change.revision):
         index.put(change.key, change.entries, change.revision)
     index.refuse_shared_slots(path)

@@ -11,12 +11,12 @@ from typing import Any
 
 import google_crc32c
 
-_SEAL = "checksum"
+SEAL = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     """Object with a checksum of its other values."""
-    return {**value, _SEAL: _checksum(value)}
+    return {**value, SEAL: _checksum(value)}
 
 
 def unsealed(value: Any) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def unsealed(value: Any) -> dict[str, Any]:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"it is a {type(value).__name__}, not an object")
-    content = {key: item for key, item in value.items() if key != _SEAL}
-    if _SEAL in value and value[_SEAL] != _checksum(content):
+    content = {key: item for key, item in value.items() if key != SEAL}
+    if SEAL in value and value[SEAL] != _checksum(content):
         raise ValueError("its checksum does not match")
     return content
 
