@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
+from scipy.special import xlog1py, xlogy
 
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.errors import OptionError, require
@@ -114,6 +115,13 @@ class BinnedEvents:
             if not rows[part] and last:
                 values[part] = values[part - 1] if part else values[1]
         return values
+
+    @property
+    def log_loss(self) -> float:
+        """Mean log loss of all rows, each with the value of its part."""
+        others = self.rows - self.events
+        losses = xlogy(self.events, self.values) + xlog1py(others, -self.values)
+        return float(-losses.sum() / self.rows.sum())
 
     def limits(self, error: float) -> Floats:
         """Limits of the frequency of new rows in each part (2b + 1, 2), 0 and 1 without a claim.
@@ -247,7 +255,7 @@ class HistogramBinning(RecalibrationMethod):
             counts=result.counts,
             passes=further + 2,
         )
-        return replace(fit, notes=fit.claims)
+        return replace(fit, notes=fit.claims, loss_of_rows=fit.binned.log_loss)
 
 
 class StoredHistogram(StoredFit):

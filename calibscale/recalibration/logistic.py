@@ -20,6 +20,7 @@ from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
+    LARGEST_LOG_ODDS,
     LAST_STEP,
     MASKED,
     MAX_PASSES,
@@ -41,9 +42,6 @@ from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.statistic import Statistic
 
 # ---------------------------------------------------------------- logistic regression
-
-
-LARGEST_LOG_ODDS = 700.0  # whose probabilities are not 0
 
 
 class LogisticState(NamedTuple):

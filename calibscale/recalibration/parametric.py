@@ -39,6 +39,7 @@ CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 # Of Newton's method, relative to the parameters.  The next step would be about its square, so that
 # parameters are exact to about 1e-10.
 LAST_STEP = 1e-5
+LARGEST_LOG_ODDS = 700.0  # whose probabilities are not 0
 JUDGING_STEP = 1e-3  # of a fit that judges another one, which is then exact to about 1e-6
 MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
@@ -229,10 +230,14 @@ class TemperatureScaling(RecalibrationMethod):
 
     def _fit_of(self, slope: FittedSlope, setup: DataProfile) -> TemperatureFit:
         """Fit with the result of a search."""
+        # Logarithms of probabilities have a largest size, and logits have none.
+        largest = -math.log(self.clip) * slope.theta
+        is_finite = setup.source.kind == "probabilities" and largest < LARGEST_LOG_ODDS
         return TemperatureFit(
             temperature=slope.temperature,
             standard_error=slope.standard_error / slope.theta**2,  # |dT/dθ| of T = 1/θ
             log_loss=slope.log_loss,
+            loss_of_rows=slope.log_loss[-1] if is_finite else None,
             method=self,
             classes=setup.classes,
             counts=slope.counts,

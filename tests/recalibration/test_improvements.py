@@ -532,3 +532,16 @@ def test_recalibrate__log_loss_of_the_last_step_is_that_of_the_probabilities(rng
     loss = -np.average(np.where(labels == 1, np.log(p), np.log1p(-p)), weights=weights)
     # The loss of the last step is of second order in a step of 1e-5.
     assert fitted.log_loss_after == pytest.approx(loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["temperature", "histogram", "histogram(bins=3)"])
+@pytest.mark.parametrize("decimals", [1, 16])
+def test_recalibrate__log_loss_of_a_fit_to_probabilities_is_that_of_its_map(rng, method, decimals):
+    # Rounded probabilities repeat, and some are 0 and 1.
+    p = expit(3.0 * rng.normal(size=2000)).round(decimals)
+    labels = (rng.random(2000) < 0.1 + 0.7 * p).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=labels, binary=True)
+    fitted = cs.recalibrate(source, method, validate=False)
+    q = fitted.transform(p)
+    loss = -np.mean(np.where(labels == 1, np.log(q), np.log1p(-q)))
+    assert fitted.log_loss_after == pytest.approx(loss, rel=1e-9)
