@@ -55,11 +55,15 @@ class Block(NamedTuple):
         )
 
     def of_part(self) -> Block:
-        """Rows that are not left out, with their numbers."""
+        """Rows that are not left out, with their numbers.
+
+        If all are left out, the first of them remains, so that there is a row without a label.
+        """
         if self.left_out is None:
             return self
+        kept = np.flatnonzero(~self.left_out)
         numbered = self._replace(numbers=self.rows, left_out=None)
-        return numbered.take(np.flatnonzero(~self.left_out), self.start)
+        return numbered.take(kept if len(kept) else slice(0, 1), self.start)
 
 
 class RowCounts(NamedTuple):

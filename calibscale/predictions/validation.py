@@ -21,8 +21,7 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     """Cut a block into validated chunks.  The first invalid row is an error unless dropped."""
     step, part = rules.compute_rows, block.of_part()
     left_out = len(block.labels) - len(part.labels)
-    # A block without a row of the part has an empty chunk, with the count of the others.
-    for low in range(0, max(len(part.labels), min(left_out, 1)), step):
+    for low in range(0, len(part.labels), step):
         chunk, counts = _chunk(part.take(slice(low, low + step), part.start + low), rules)
         yield chunk, counts._replace(unlabelled=counts.unlabelled + left_out)
         left_out = 0

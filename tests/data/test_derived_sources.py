@@ -269,3 +269,23 @@ def test_fit__worker_processes_give_the_same_bits(two, stored):
             distributed, r = _scored(LOCAL, source, client)
             assert serial == distributed
             np.testing.assert_array_equal(p, r)
+
+
+@pytest.mark.parametrize(
+    "predictions",
+    [
+        {"probabilities": [0.2, 0.6, 0.7], "binary": True},
+        {"logits": [[0.1, 2.0], [1.0, 0.0], [0.0, 0.0]]},
+        {"predictions": [0.2, 0.6, 0.7], "forecast": "mean"},
+        {"predictions": [[0.0, 1.0]] * 3, "forecast": "normal"},
+        {"predictions": [[0.0, 1.0]] * 3, "forecast": "interval(coverage=0.9)"},
+    ],
+)
+@pytest.mark.parametrize("share", [1e-9, 1.0 - 1e-9])
+def test_part__without_a_row_has_unlabelled_rows_alone(predictions, share):
+    source = from_arrays(labels=[0, 1, 1], **predictions)
+    empty = part_of(source, HoldOut(share), held=share < 0.5)
+    result = evaluate(empty)
+    assert (result.n, result.n_unlabelled) == (0, 3)
+    whole = part_of(source, HoldOut(share), held=share >= 0.5)
+    assert (evaluate(whole).n, evaluate(whole).n_unlabelled) == (3, 0)
