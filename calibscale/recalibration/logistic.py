@@ -251,14 +251,16 @@ def check_overlap(name: str, extent: Floats) -> None:
 
 
 def _check_rank(name: str, hessian: Floats) -> None:
-    """Require as many different predictions as coefficients."""
+    """Require predictions that differ enough to determine all coefficients."""
     scale = np.sqrt(np.diag(hessian))
+    # A column of zeros, such as −log(1 − p) of tiny probabilities, determines nothing.
+    scale[scale == 0.0] = 1.0
     # The diagonal is 1, so that the rank does not depend on the scales of the columns.
     rank = np.linalg.matrix_rank(hessian / np.outer(scale, scale), tol=1e-10)
     if rank < len(hessian):
         raise OptionError(
-            f"{name}: {rank} different predictions do not determine {len(hessian)} coefficients; "
-            "use a method with fewer, such as temperature"
+            f"{name}: the predictions differ too little to determine more than {rank} of "
+            f"{len(hessian)} coefficients; use a method with fewer, such as temperature"
         )
 
 

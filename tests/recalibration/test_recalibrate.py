@@ -447,3 +447,12 @@ def test_transform__names_the_call_for_a_source(rng):
     fitted = cs.recalibrate(source)
     with pytest.raises(OptionError, match=r"for a source or a store use apply\(source\)"):
         fitted.transform(source)
+
+
+@pytest.mark.parametrize("scale, shift", [(1.0, 1e3), (1.0, -1e3), (1e-6, 0.0)])
+def test_recalibrate__beta_refuses_predictions_that_differ_too_little(rng, scale, shift):
+    # Of log-odds around ±1,000, log p or log(1 − p) is 0 in every row.
+    z = scale * rng.normal(size=500) + shift
+    source = cs.from_arrays(logits=z, labels=rng.integers(0, 2, 500), binary=True)
+    with pytest.raises(cs.OptionError, match="differ too little to determine"):
+        cs.recalibrate(source, "beta")
