@@ -23,6 +23,7 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     left_out = len(block.labels) - len(part.labels)
     for low in range(0, len(part.labels), step):
         chunk, counts = _chunk(part.take(slice(low, low + step), part.start + low), rules)
+        # The first chunk counts the rows outside of the part.
         yield chunk, counts._replace(unlabelled=counts.unlabelled + left_out)
         left_out = 0
 

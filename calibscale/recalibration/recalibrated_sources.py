@@ -73,6 +73,7 @@ class _Recalibrated(DerivedSource):
             predictions = self.fitted.predictions(chunk)
             if self.refits is not None:
                 carried[chunk.rows] = self.refits.carried(chunk, predictions)
+            # Most blocks are one chunk without an invalid row, and need no copy.
             if len(chunk) == n:
                 values = predictions
                 continue

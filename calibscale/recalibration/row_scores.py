@@ -109,6 +109,7 @@ class RowScores(DerivedSource):
             # A score is contiguous, because statistics read one after another.
             covariates=columns.T if covariates else None,
             numbers=numbers[places],
+            # Rows outside of a part have no score, and so no label.
             left_out=None,
         )
 

@@ -449,7 +449,7 @@ def test_transform__names_the_call_for_a_source(rng):
         fitted.transform(source)
 
 
-@pytest.mark.parametrize("scale, shift", [(1.0, 1e3), (1.0, -1e3), (1e-6, 0.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e3), (1.0, -1e3), (1e-6, 0.0)])
 def test_recalibrate__beta_refuses_predictions_that_differ_too_little(rng, scale, shift):
     # Of log-odds around ±1,000, log p or log(1 − p) is 0 in every row.
     z = scale * rng.normal(size=500) + shift
