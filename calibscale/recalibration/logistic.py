@@ -225,6 +225,7 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             inverse = np.linalg.inv(hessian)
             errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
             notes = clip_note(float(state.clipped), "with", start.clip)
+            notes += _contradiction_note(state.extent)
             # To the second order in the last step.
             change = (state.gradient + 0.5 * state.hessian @ step) @ step / state.weight
             loss, coefficients = loss + float(change), best + step
@@ -248,6 +249,17 @@ def check_overlap(name: str, extent: Floats) -> None:
             f"{name}: the predictions separate the labels, so that the log loss keeps decreasing "
             "as the slope grows; fit to more rows"
         )
+
+
+def _contradiction_note(extent: Floats) -> tuple[str, ...]:
+    """Sentence on labels of classes that predictions exclude, if the `extent` has such rows."""
+    excluded_events, excluded_others = extent[1, 0] == MASKED, extent[0, 1] == MASKED
+    if not (excluded_events or excluded_others):
+        return ()
+    return (
+        f"labels contradict predictions with log-odds of ±{-MASKED:,.0f}, which stand for logits "
+        "of −inf: a single such row flattens the map, so leave these rows out",
+    )
 
 
 def _check_rank(name: str, hessian: Floats) -> None:

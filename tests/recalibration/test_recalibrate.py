@@ -456,3 +456,15 @@ def test_recalibrate__beta_refuses_predictions_that_differ_too_little(rng, scale
     source = cs.from_arrays(logits=z, labels=rng.integers(0, 2, 500), binary=True)
     with pytest.raises(cs.OptionError, match="differ too little to determine"):
         cs.recalibrate(source, "beta")
+
+
+@pytest.mark.parametrize("method", ["platt", "beta", "spline"])
+def test_recalibrate__notes_labels_of_excluded_classes(rng, method):
+    logits = rng.normal(size=(2000, 2)) * 2
+    labels = (rng.random(2000) < expit(0.5 * (logits[:, 1] - logits[:, 0]))).astype(int)
+    logits[:20, 1], labels[:20] = -np.inf, 0
+    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels), method)
+    assert not any("−inf" in note for note in fitted.notes)
+    labels[0] = 1
+    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels), method)
+    assert any("contradict predictions with log-odds of ±10,000" in n for n in fitted.notes)
