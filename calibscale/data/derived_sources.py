@@ -205,7 +205,7 @@ class DerivedSource(ArraySource):
     def changed_rows(self, block: Block, rows: Ints | slice) -> Block:
         """Some rows of a block, with the changes of this source.
 
-        Their numbers are those from the start of the block on.
+        Their numbers are those from the start of the block on, unless the block has numbers.
         """
         return self._changed(block.take(rows, block.start))
 

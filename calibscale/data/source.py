@@ -292,7 +292,7 @@ class ArraySource:
         covariates = self.covariates is not None
         # A sample of all rows is read at once.
         if self.rows <= count:
-            yield self.read(0, self.rows, covariates)
+            yield self.read(0, self.rows, covariates)._replace(left_out=None)
             return
         u = random_draws.table(2 * count, 1, seed, random_draws.SAMPLE)
         # 2·count draws have at least about count distinct rows, as count < rows.  The first ones
@@ -304,7 +304,8 @@ class ArraySource:
         # Neighbouring rows, and rows of a chunk, are read together.
         for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
             block = self.read(int(group[0]), int(group[-1]) + 1, covariates)
-            yield block.take(group - group[0], block.start)
+            # A sample has rows outside of a part, too.
+            yield block.take(group - group[0], block.start)._replace(left_out=None)
 
     def _take(self, column: Any, name: str, start: int, stop: int) -> Any:
         if column is None:

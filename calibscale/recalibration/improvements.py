@@ -87,7 +87,8 @@ class _CrossFitted(DerivedSource):
             if values is None:
                 values = np.empty((len(numbers), *changed.shape[1:]))
             values[held] = changed
-        assert values is not None  # every row is in a fold
+        if values is None:  # there is no row
+            values = np.empty((0, *block.values.shape[1:]))
         return block._replace(values=values)
 
 

@@ -32,6 +32,7 @@ _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
 _ENOUGH_ROWS = 2**17  # for a variance
 _MOST_FOLDS = 16  # at least one row of so many has the scores of a second version
 _SEED = 2**61  # of the rows that have them
+_ROUNDING = 1e-9  # relative difference of two sums of the same weights
 _ENOUGH_OF_GROUP = 100.0  # effective rows of a group with scores of both versions
 AREA = "auc"  # name of the area under the ROC curve
 _SHARES = (Accuracy.name, AREA)  # scores from 0 to 1
@@ -416,7 +417,8 @@ def _dependence(part: ChangeState, total: ChangeState, number: int) -> float:
     squared_weight_known = float(part.distance[number, 0])
     # Few rows of a small group are known, and the distance in all rows then stands in for theirs.
     known_rows = squared_weight_known * (weight / squared_weight_of_part) ** 2
-    is_sample = squared_weight_known < squared_weight_of_part
+    # Both sums have rounding errors of their own, also where all rows are known.
+    is_sample = squared_weight_known < (1.0 - _ROUNDING) * squared_weight_of_part
     sums = total if is_sample and known_rows < _ENOUGH_OF_GROUP else part
     squared_weight, first, second = sums.distance[number]
     if squared_weight == 0.0:

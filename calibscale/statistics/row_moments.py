@@ -47,9 +47,9 @@ class RowMoments(Statistic):
 def moment_sums(scores: Floats, w: Floats) -> RowMomentState:
     """Sums of the powers of the scores of rows (c,), or (s, c), with their weights (c,).
 
-    Fields for several scores have them on the first axis.
+    Fields for several scores have them on the first axis.  Powers of huge scores may overflow, and
+    the limits are then undefined.
     """
-    # Powers of huge scores may overflow, and the limits are then undefined.
     sums = np.zeros((*scores.shape[:-1], 14))
     power_sums.add_power_sums(np.atleast_2d(scores), w, np.atleast_2d(sums))
     total, weight, *by_power = np.split(sums, (1, 2, 5, 9), axis=-1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from calibscale import ECE, KLCE, Brier, evaluate, from_arrays
+from calibscale import ECE, KLCE, Brier, evaluate, forecast_events, from_arrays
 from calibscale.data.derived_sources import Fold, HoldOut, left_out, part_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.recalibration.logistic import Platt
@@ -289,3 +289,16 @@ def test_part__without_a_row_has_unlabelled_rows_alone(predictions, share):
     assert (result.n, result.n_unlabelled) == (0, 3)
     whole = part_of(source, HoldOut(share), held=share >= 0.5)
     assert (evaluate(whole).n, evaluate(whole).n_unlabelled) == (3, 0)
+
+
+def test_sample__of_events_of_a_part_has_rows_of_all_parts(rng):
+    mean = rng.normal(size=3000)
+    forecasts = np.column_stack([mean, np.ones(3000)])
+    source = from_arrays(
+        predictions=forecasts, forecast="normal", labels=mean + rng.normal(size=3000)
+    )
+    events = forecast_events(part_of(source, HoldOut(0.3)), threshold=0.2)
+    for count in (1000, 5000):
+        blocks = list(events.sample(count))
+        assert all(block.left_out is None for block in blocks)
+        assert sum(len(block.labels) for block in blocks) == min(count, 3000)

@@ -16,9 +16,14 @@ from calibscale.recalibration.method_registry import method_of
 from calibscale.recalibration.recalibrated_sources import recalibrated
 from calibscale.recalibration.recalibration_texts import costs
 from calibscale.recalibration.row_scores import row_scores
-from calibscale.recalibration.score_changes import score_changes
+from calibscale.recalibration.score_changes import (
+    ChangeState,
+    _dependence,
+    _distance_sums,
+    score_changes,
+)
 from calibscale.results.audit_results import GroupChange
-from calibscale.statistics.row_moments import RowMomentState
+from calibscale.statistics.row_moments import RowMomentState, moment_sums
 
 ROWS = 700
 
@@ -506,3 +511,32 @@ def test_scores__have_the_blocks_of_the_predictions(rng):
     with cs.Session.open(source) as session:
         scored = row_scores(session, session, (source,), session.run([NLL()]).fitting, (), None)
         assert scored.source.block_rows == source.block_rows < 5000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_dependence__of_a_part_with_weights_is_that_of_its_own_rows(seed):
+    rng = np.random.default_rng(seed)
+
+    def state_of(rows, scale):
+        weights, distances = rng.gamma(2.0, size=rows), scale * rng.normal(size=(1, rows))
+        moments = moment_sums(rng.normal(size=(1, rows)), weights)
+        sums = _distance_sums(distances, (weights**2)[None])
+        zeros = np.zeros((2, 1))
+        return ChangeState(zeros, zeros, *moments, np.ones(1), sums), weights, distances[0]
+
+    part, weights, distances = state_of(90, 1.0)
+    total, all_weights, _ = state_of(900, 5.0)
+    variance = np.cov(distances, aweights=weights**2, bias=True)
+    share = weights.sum() / all_weights.sum()
+    expected = 0.5 * (weights @ weights) * variance * share
+    assert _dependence(part, total, 0) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_improvement__of_a_last_block_without_a_sampled_row(rng, last):
+    # Few rows have the scores of a second version, and a short last block may have none of them.
+    z = rng.normal(size=2**18 + last)
+    labels = (rng.random(len(z)) < expit(0.7 * z)).astype(int)
+    source = cs.from_arrays(logits=z, labels=labels, binary=True)
+    fitted = cs.recalibrate(source, "platt", block_rows=2**18)
+    assert fitted.improvement is not None
