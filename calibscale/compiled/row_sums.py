@@ -138,6 +138,50 @@ def score_logits(x, labels, top, confidence, complement, brier, nll, status):
 
 
 @kernel
+def score_two_logits(x, labels, top, confidence, complement, brier, nll, status):
+    """Scores of `score_logits` for two classes, with the same bits in a third of the time.
+
+    The larger class and the label of a row are random, so that a processor would guess branches
+    wrongly.  This kernel has none.  Scores of rows that are not valid are 0.
+
+    Axes:
+        x (rows, 2) float32 or float64
+        all else (rows,)
+    """
+    # The exponentials have loops of their own, which LLVM vectorises.
+    for i in range(labels.size):
+        first = np.float64(x[i, 0])
+        second = np.float64(x[i, 1])
+        gap = 0.0 if first == second else -abs(second - first)  # ∞ − ∞ is NaN
+        complement[i] = gap if gap > -np.inf else -np.inf  # also NaN, for which `exp` is undefined
+    for i in range(labels.size):
+        complement[i] = exp(complement[i])
+    for i in range(labels.size):
+        first = np.float64(x[i, 0])
+        second = np.float64(x[i, 1])
+        y = labels[i]
+        is_second = second > first
+        largest = second if is_second else first
+        # Comparisons with NaN are false.
+        finite = (first < np.inf) & (second < np.inf) & (largest > -np.inf)
+        status[i] = _complaint(finite, y, 2)
+        scored = status[i] <= UNLABELLED
+        e = complement[i]
+        p = 1.0 / (1.0 + e)
+        normal = e if e >= SMALLEST else 0.0
+        # As in `score_logits`, the first class takes the place of a missing label.
+        largest_is_label = (y == 1) == is_second
+        label_p = p if largest_is_label else e * p
+        score = _brier(normal * normal * p * p, p, e * p, label_p, y == is_second)
+        loss = math.log1p(e) + (0.0 if largest_is_label else abs(second - first))
+        top[i] = is_second if scored else 0
+        confidence[i] = p if scored else 0.0
+        complement[i] = e * p if scored else 0.0
+        brier[i] = score if scored else 0.0
+        nll[i] = loss if scored else 0.0
+
+
+@kernel
 def softmax(x, confidence, q):
     """q = e^(x − max x) · max q, or 0 where the product is below SMALLEST.
 
@@ -182,6 +226,40 @@ def score_probabilities(x, labels, tolerance, top, confidence, complement, brier
         complement[i] = 1.0 - p
         brier[i] = _brier(squares, p, 1.0 - p, label_p, t == y)
         nll[i] = -math.log(label_p) if label_p > 0.0 else np.inf
+
+
+@kernel
+def score_two_probabilities(x, labels, tolerance, top, confidence, complement, brier, nll, status):
+    """Scores of `score_probabilities` for two classes, with the same bits in half of the time.
+
+    See `score_two_logits`.
+
+    Axes:
+        x (rows, 2) float32 or float64
+        all else (rows,), except the number `tolerance`: row sums are 1 ± tolerance
+    """
+    for i in range(labels.size):
+        first = np.float64(x[i, 0])
+        second = np.float64(x[i, 1])
+        y = labels[i]
+        is_second = second > first
+        p = second if is_second else first
+        least = first if is_second else second
+        complaint = _complaint((abs(first) < np.inf) & (abs(second) < np.inf), y, 2)
+        scored = complaint <= UNLABELLED
+        negative = least < 0.0
+        fault = NEGATIVE if negative else OFF_SIMPLEX
+        faulty = negative | (abs(least + p - 1.0) > tolerance)
+        status[i] = fault if scored & faulty else complaint
+        normal = least if least >= SMALLEST else 0.0
+        label_p = second if y == 1 else first
+        score = _brier(normal * normal, p, 1.0 - p, label_p, y == is_second)
+        loss = -math.log(label_p) if label_p > 0.0 else np.inf
+        top[i] = is_second if scored else 0
+        confidence[i] = p if scored else 0.0
+        complement[i] = 1.0 - p if scored else 0.0
+        brier[i] = score if scored else 0.0
+        nll[i] = loss if scored else 0.0
 
 
 # ---------------------------------------------------------------- Sums in bins

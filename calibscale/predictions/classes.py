@@ -174,15 +174,19 @@ def scored(block: Block, rules: Rules, target: Target) -> tuple[Chunk, Ints]:
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
     confidence, complement, brier, nll = np.zeros((4, n))
+    scores = (top, confidence, complement, brier, nll, status)
+    two = x.shape[1] == 2
     if rules.kind == "logits":
-        kernel_rows.score_logits(x, labels, top, confidence, complement, brier, nll, status)
+        score_logits = kernel_rows.score_two_logits if two else kernel_rows.score_logits
+        score_logits(x, labels, *scores)
     else:
-        scores = (top, confidence, complement, brier, nll, status)
-        kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+        of_two, of_many = kernel_rows.score_two_probabilities, kernel_rows.score_probabilities
+        score_probabilities = of_two if two else of_many
+        score_probabilities(x, labels, rules.tolerance, *scores)
         # Numbers outside 0..1 by rounding alone are clipped, and the rows scored again.
         if (status == kernel_rows.NEGATIVE).any():
             x = _rounded(x, status, rules.tolerance)
-            kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+            score_probabilities(x, labels, rules.tolerance, *scores)
             if block.values.reshape(n, -1).shape[1] == 1:
                 # The kernel sees the negative P(y = 0) of a column above 1.
                 above = (status == kernel_rows.NEGATIVE) & (x[:, 1] > 1.0)

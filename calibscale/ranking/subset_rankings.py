@@ -8,7 +8,6 @@ from itertools import chain
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import kendalltau, rankdata
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
@@ -116,6 +115,8 @@ def agreement(size: int, names: Sequence[str], values: Floats, full: Sequence[fl
     defined = values[np.isfinite(values).all(axis=1)]
     same_order = same_best = tau = None
     if len(defined):
+        from scipy.stats import kendalltau, rankdata  # slow to import
+
         expected = rankdata(full, "min")
         # Many subsets have the same order, and each order is compared once.
         orders, counts = np.unique(rankdata(defined, "min", axis=1), axis=0, return_counts=True)

@@ -36,7 +36,7 @@ from calibscale.recalibration.recalibrator import (
 )
 from calibscale.recalibration.sql_expressions import SQLScore, interpolated
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
+from calibscale.statistics.bins import EqualMassCells, FineHistogram, fine_borders
 from calibscale.statistics.effective_rows import effective
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.outcome_pairs import MOST_PAIRS
@@ -187,6 +187,16 @@ class IsotonicFit(FittedRecalibrator):
 # ---------------------------------------------------------------- Bayesian binning
 
 
+class _Cells(NamedTuple):
+    """Σw, Σwp and Σwδ of the cells of a histogram (3, c), and their bins of equal weight.
+
+    The weights are scaled so that their sum is the effective number of rows.
+    """
+
+    sums: Floats
+    by_mass: EqualMassCells
+
+
 @dataclass(frozen=True)
 class BBQ(RecalibrationMethod):
     """Bayesian binning into quantiles: an average of histograms (Naeini, Cooper & Hauskrecht 2015).
@@ -224,7 +234,9 @@ class BBQ(RecalibrationMethod):
         n = float(sums[1].sum() ** 2 / sums[2].sum())
         root = n ** (1.0 / 3.0)
         numbers = range(max(1, int(root / 10)), max(1, math.ceil(min(n / 5, 10 * root))) + 1)
-        scores, edges, values = zip(*(self._histogram(sums, count, n) for count in numbers))  # noqa: B905
+        cells = _Cells(sums[[1, 3, 4]] * (n / sums[1].sum()), EqualMassCells(sums[1]))
+        histograms = [self._histogram(cells, count, n) for count in numbers]
+        scores, edges, values = zip(*histograms, strict=True)
         weights = np.exp(np.array(scores) - max(scores))
         order = np.argsort(-weights, kind="stable")
         # The last gap is 0, so that all histograms stay if no earlier gap is small.
@@ -251,25 +263,26 @@ class BBQ(RecalibrationMethod):
             passes=1,
         )
 
-    def _histogram(self, sums: Floats, count: int, n: float) -> tuple[float, Floats, Floats]:
+    def _histogram(self, cells: _Cells, count: int, n: float) -> tuple[float, Floats, Floats]:
         """Log weight of a histogram, its edges (b + 1,), and the probability of each bin (b,)."""
         if self.bins == "mass":
-            edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
+            starts = cells.by_mass.starts(count)
+            edges = fine_borders()[np.append(starts, FineHistogram.CELLS)]
+            rows, p, delta = np.add.reduceat(cells.sums, starts, axis=1)
         else:
             edges = np.linspace(0.0, 1.0, count + 1)
-            full = sums[:, sums[1] > 0]
+            full = cells.sums[:, cells.sums[0] > 0]
             # Rounded, so that a mean p on an edge is in the bin above in spite of rounding errors.
-            bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
-            rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
-        events, rows = (
-            scaled * n / sums[1].sum() for scaled in (np.clip(p - delta, 0.0, rows), rows)
-        )
+            bins = np.searchsorted(edges[1:-1], np.round(full[1] / full[0], 12), "right")
+            rows, p, delta = (np.bincount(bins, column, count).astype(float) for column in full)
+        events = np.clip(p - delta, 0.0, rows)
         middles = (edges[:-1] + edges[1:]) / 2.0
         no_events = rows - events
         if self.score == "bdeu":
             # The prior Beta(a, 2 − a) weighs two rows, with the middle of the bin as its mean.
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
-            weight = betaln(events + a, no_events + 2.0 - a) - betaln(a, 2.0 - a)
+            # B(a, 2 − a) = π(1 − a)/sin(π(1 − a)), by the reflection formula.
+            weight = betaln(events + a, no_events + 2.0 - a) + np.log(np.sinc(1.0 - a))
             return float(weight.sum()), edges, (events + a) / (rows + 2.0)
         value = np.where(rows > 0.0, events / np.maximum(rows, 1e-300), middles)
         fit = float((xlogy(events, value) + xlog1py(no_events, -value)).sum())

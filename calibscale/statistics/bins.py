@@ -529,13 +529,14 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
     borders = fine_borders() if borders is None else borders
     if edges == "cube-root":
         bins = max(1, cube_root_bins(round(float(sums[0].sum()))))
+    cells = EqualMassCells(sums[1])
     if edges != "sweep":
-        return equal_mass(sums, bins, borders)
+        return _table_of(cells.starts(bins), sums, borders)
     # Invariant: the frequencies of `table` do not decrease from bin to bin.
-    table = equal_mass(sums, 1, borders)
+    table = _table_of(cells.starts(1), sums, borders)
     occupied_cells = int(np.count_nonzero(sums[1]))  # a bin has at least one of them
     for bins in range(2, min(_MAX_SWEEP, occupied_cells) + 1):
-        finer = equal_mass(sums, bins, borders)
+        finer = _table_of(cells.starts(bins), sums, borders)
         if (np.diff(finer.frequency) < -_ROUNDING).any():
             break
         table = finer
@@ -560,20 +561,35 @@ def cube_root_bins(n: int) -> int:
     return bins
 
 
-def equal_mass(sums: Floats, bins: int, borders: Any) -> BinTable:
-    """Bins of nearly equal weight from the sums of cells (5, c).
+class EqualMassCells:
+    """Cells (c,) with weights, of which any number of bins of nearly equal weight are made.
 
     There are fewer bins if values repeat, because all rows of a cell are in the same bin.
     """
-    mass = np.cumsum(sums[1])
-    targets = mass[-1] * np.arange(1, bins) / bins
-    after = np.searchsorted(mass, targets)  # cells that contain the quantiles
-    before = np.where(after > 0, mass[after - 1], 0.0)
-    # The cut is at the border of this cell that is nearer to the quantile, in mass.
-    cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
-    cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
-    filled = np.add.reduceat(sums[1], cuts[:-1]) > 0
-    starts = cuts[:-1][filled]  # an empty bin is merged with the bin before it
-    starts[0] = 0
-    merged = np.add.reduceat(sums, starts, axis=1)
-    return BinTable(borders[np.append(starts, sums.shape[1])], *merged)
+
+    def __init__(self, weights: Floats) -> None:
+        self._mass = np.cumsum(weights)
+        # Number of cells with rows before each cell, and in all cells (c + 1,).
+        self._occupied = np.concatenate([[0], np.cumsum(weights > 0)])
+
+    def starts(self, bins: int) -> Ints:
+        """First cell of each bin, increasing."""
+        mass, cells = self._mass, len(self._mass)
+        targets = mass[-1] * np.arange(1, bins) / bins
+        after = np.searchsorted(mass, targets)  # cells that contain the quantiles
+        before = np.where(after > 0, mass[after - 1], 0.0)
+        # The cut is at the border of this cell that is nearer to the quantile, in mass.
+        cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
+        cuts = np.concatenate([[0], cuts, [cells]])
+        cuts = cuts[np.diff(cuts, prepend=-1) > 0]
+        filled = np.diff(self._occupied[cuts]) > 0
+        starts = cuts[:-1][filled]  # an empty bin is merged with the bin before it
+        starts[0] = 0
+        return starts
+
+
+def _table_of(starts: Ints, sums: Floats, borders: Any) -> BinTable:
+    """Table of the bins that start at cells with the sums (5, c) and the borders (c + 1,)."""
+    return BinTable(
+        borders[np.append(starts, sums.shape[1])], *np.add.reduceat(sums, starts, axis=1)
+    )

@@ -131,6 +131,46 @@ def test_score_probabilities__zero_for_the_label_is_an_infinite_loss():
     assert chunk.brier[0] == 2.0
 
 
+def _scores(kernel, values, labels, *options):
+    """Outputs of a kernel of scores, which start at 0."""
+    integers, numbers = np.zeros((2, len(labels)), np.int64), np.zeros((4, len(labels)))
+    kernel(values, labels, *options, integers[0], *numbers, integers[1])
+    return integers, numbers
+
+
+def _two_classes(rng, numbers, dtype):
+    """Every pair of the numbers, and random pairs, with labels that are valid, missing or wrong."""
+    pairs = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
+    shares = rng.random(50) ** 9
+    pairs = np.concatenate(
+        [pairs, np.column_stack([shares, 1.0 - shares]), rng.normal(size=(50, 2))]
+    )
+    labels = np.repeat([-2, -1, 0, 1, 2], len(pairs))
+    return np.tile(pairs, (5, 1)).astype(dtype), labels
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_score_two_logits__have_the_bits_of_many_classes(rng, dtype):
+    extremes = [np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 0.5, -0.5, 691.0, -745.0, 1e38, -1e38]
+    values, labels = _two_classes(rng, extremes, dtype)
+    with np.errstate(all="ignore"):  # interpreted, −∞ − ∞ warns
+        of_many = _scores(row_sums.score_logits, values, labels)
+        of_two = _scores(row_sums.score_two_logits, values, labels)
+    for expected, scores in zip(of_many, of_two, strict=True):
+        np.testing.assert_array_equal(scores, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_score_two_probabilities__have_the_bits_of_many_classes(rng, dtype):
+    extremes = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, 0.5, 1.0, 0.99999, 1.1, -1e-6, -1.0]
+    values, labels = _two_classes(rng, extremes, dtype)
+    with np.errstate(all="ignore"):  # interpreted, ∞ − ∞ warns
+        of_many = _scores(row_sums.score_probabilities, values, labels, 1e-4)
+        of_two = _scores(row_sums.score_two_probabilities, values, labels, 1e-4)
+    for expected, scores in zip(of_many, of_two, strict=True):
+        np.testing.assert_array_equal(scores, expected)
+
+
 @pytest.mark.parametrize(
     ("kind", "row", "label", "says"),
     [
