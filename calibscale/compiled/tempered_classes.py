@@ -36,23 +36,12 @@ def _tempered_sums(row, largest, theta):
     return total, first, second, plain, count
 
 
-@inlined()
-def _smallest_difference(row, largest):
-    """Smallest finite x − max x."""
-    smallest = 0.0
-    for k in range(row.size):
-        z = row[k] - largest
-        smallest = z if -math.inf < z < smallest else smallest
-    return smallest
-
-
 @kernel
-def add_tempered(x, labels, weights, theta, masked, sums):
+def add_tempered(x, labels, weights, theta, sums):
     """Add Σw, and Σw(log Σ_k exp θz_k − θz_y) of z = x − max x with its derivatives by θ.
 
     Classes with the difference −∞ are left out of the sums over k, whatever the scale of the other
-    logits.  Only for a label, such a difference needs a value: the smallest finite one of the row
-    plus `masked`, a negative number.
+    logits.  A label must not have this difference.
 
     Axes:
         x (rows, K) float32 or float64
@@ -66,8 +55,6 @@ def add_tempered(x, labels, weights, theta, masked, sums):
         _, largest, _ = extent_of(x[i])
         total, first, second, plain, count = _tempered_sums(x[i], largest, theta)
         label = x[i, labels[i]] - largest
-        if label == -math.inf:
-            label = _smallest_difference(x[i], largest) + masked
         # Mean and variance of z under softmax(θz).
         mean = first / total
         slope = mean - label

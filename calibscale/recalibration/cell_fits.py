@@ -42,6 +42,8 @@ def start_from_cells(
     They differ from the coefficients of the rows by little, because the scores of a cell are
     nearly equal.  None is returned if the cells do not determine them.
     """
+    if len(cells.score) == 0:  # the rows are left out, and the fit to them says why it fails
+        return None
     # Scores that are 0 or 1 to rounding do not tell the log-odds of stored logits.
     if cells.score[0] <= clip or cells.score[-1] >= 1.0 - clip:
         return None

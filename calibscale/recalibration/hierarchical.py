@@ -19,6 +19,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import cells_of_scores
 from calibscale.recalibration.covariate_groups import check_groups, groups_of, numbers_of_rows
+from calibscale.recalibration.excluded_labels import of_possible_labels
 from calibscale.recalibration.group_effects import (
     FIRST_FACTOR,
     LEAST_DEVIATION,
@@ -173,8 +174,9 @@ class Hierarchical(RecalibrationMethod):
                 f"{self.name} needs the covariate with the groups: pass covariates= (--covariates)"
             )
         covariate = groups_of(self, setup, MAX_GROUPS)
+        read = of_possible_labels(read)
         cells = cells_of_scores(setup, read)
-        overall = logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
+        overall = logistic_fit(self.name, setup, read, cells, ("log_odds", "one"), self.clip)
         assert covariate.covariate is not None
         assert covariate.position is not None
         axis = Axis(covariate.covariate, covariate.position, covariate.levels)

@@ -16,6 +16,11 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import cells_of_scores, start_from_cells
+from calibscale.recalibration.excluded_labels import (
+    count_of_excluded,
+    excluded_note,
+    of_possible_labels,
+)
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
@@ -166,7 +171,8 @@ def design_of(z: Floats, columns: tuple[str, ...]) -> Floats:
 class LogisticFit(NamedTuple):
     """Coefficients and their standard errors (m,), log loss, and the last pass.
 
-    `loss_of_rows` is the log loss of the fitted probabilities, or None if one of them may be 0.
+    `loss_of_rows` is the log loss of the fitted probabilities, or None if one of them may be 0, or
+    rows are left out of the fit.
     """
 
     coefficients: Floats
@@ -179,9 +185,17 @@ class LogisticFit(NamedTuple):
 
 
 def logistic_fit(
-    name: str, read: Read, cells: OccupiedCells | None, design: tuple[str, ...], clip: float
+    name: str,
+    setup: DataProfile,
+    read: Read,
+    cells: OccupiedCells | None,
+    design: tuple[str, ...],
+    clip: float,
 ) -> LogisticFit:
-    """Maximum-likelihood fit, which starts from the fit to the cells of the scores if any."""
+    """Maximum-likelihood fit, which starts from the fit to the cells of the scores if any.
+
+    `read` leaves out rows by `of_possible_labels`.
+    """
     start: Floats | None = None
     if cells is not None:
         start = start_from_cells(cells, lambda z: design_of(z, design), clip)
@@ -189,14 +203,16 @@ def logistic_fit(
         # With coefficients of 0 every row has p' = 1/2, and a finite loss whatever the data.
         start = np.zeros(len(design))
     first = LogisticLoss(tuple(start.tolist()), design, clip)
-    return newton_fit(name, read, first, np.zeros((len(design), len(design))))
+    return newton_fit(name, setup, read, first, np.zeros((len(design), len(design))))
 
 
-def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> LogisticFit:
+def newton_fit(
+    name: str, setup: DataProfile, read: Read, start: LogisticLoss, penalty: Floats
+) -> LogisticFit:
     """Minimum of the mean log loss and ½⟨β, penalty·β⟩ by Newton's method, one pass per step.
 
     `start` has the first coefficients β (m,), and the penalty is (m, m).  The loss of the fit is
-    without the penalty.
+    without the penalty.  `read` leaves out rows by `of_possible_labels`.
     """
     best = np.array(start.coefficients)
     step: Floats = np.zeros(len(best))
@@ -224,8 +240,11 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             # Sandwich covariance [White 1982], which does not assume that the model is right.
             inverse = np.linalg.inv(hessian)
             errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
-            notes = clip_note(float(state.clipped), "with", start.clip)
-            notes += _contradiction_note(state.extent)
+            excluded = count_of_excluded(setup, result.counts)
+            notes = (
+                *clip_note(float(state.clipped), "with", start.clip),
+                *excluded_note(excluded, "the fit and its log loss"),
+            )
             # To the second order in the last step.
             change = (state.gradient + 0.5 * state.hessian @ step) @ step / state.weight
             loss, coefficients = loss + float(change), best + step
@@ -233,13 +252,19 @@ def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> L
             # the loss by log-odds is finite.
             ends = coefficients @ start.columns((state.extent * [1, -1]).ravel())
             is_finite = np.abs(ends).max() < LARGEST_LOG_ODDS
-            loss_of_rows = loss if is_finite else None
+            loss_of_rows = loss if is_finite and not excluded else None
             return LogisticFit(coefficients, errors, loss, loss_of_rows, result, passes, notes)
     raise not_converged(name)
 
 
 def check_overlap(name: str, extent: Floats) -> None:
     """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
+    for label in (0, 1):
+        if np.isposinf(extent[label]).all():
+            raise OptionError(
+                f"{name}: every row with the label {label} has a logit of −inf for it, which says "
+                "nothing of how often the label occurs"
+            )
     (low0, high0), (low1, high1) = extent * [1, -1]
     all_equal = low0 == high0 and low1 == high1 and low0 == low1
     if all_equal:
@@ -249,17 +274,6 @@ def check_overlap(name: str, extent: Floats) -> None:
             f"{name}: the predictions separate the labels, so that the log loss keeps decreasing "
             "as the slope grows; fit to more rows"
         )
-
-
-def _contradiction_note(extent: Floats) -> tuple[str, ...]:
-    """Sentence on labels of classes that predictions exclude, if the `extent` has such rows."""
-    excluded_events, excluded_others = extent[1, 0] == MASKED, extent[0, 1] == MASKED
-    if not (excluded_events or excluded_others):
-        return ()
-    return (
-        f"labels contradict predictions with log-odds of ±{-MASKED:,.0f}, which stand for logits "
-        "of −inf: a single such row flattens the map, so leave these rows out",
-    )
 
 
 def _check_rank(name: str, hessian: Floats) -> None:
@@ -286,13 +300,16 @@ Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, it
 class Platt(RecalibrationMethod):
     """Maximum-likelihood fit of p' = sigmoid(a·logit p + b) for two classes (Platt 1999).
 
-    Newton's method, one pass per step.  Labels are 0 and 1, without Platt's smoothing.
+    Newton's method, one pass per step.  Labels are 0 and 1, without Platt's smoothing.  Rows with a
+    logit of −∞ for the label are left out of the fit, because a single one would flatten the map.
+    A note says how many they are.
 
     Parameters
     ----------
     clip : float
         p and 1 − p below `clip` are raised to it, so that p = 0 and 1 have finite log-odds (±36.7
-        by default).  Log-odds of stored logits are not clipped.
+        by default).  Log-odds of stored logits are not clipped, and a logit of −∞ gives log-odds of
+        ±10,000.
     """
 
     clip: float = CLIP
@@ -306,8 +323,9 @@ class Platt(RecalibrationMethod):
         return PlattFit
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
+        read = of_possible_labels(read)
         cells = cells_of_scores(setup, read)
-        fit = logistic_fit(self.name, read, cells, ("log_odds", "one"), self.clip)
+        fit = logistic_fit(self.name, setup, read, cells, ("log_odds", "one"), self.clip)
         slope, intercept = fit.coefficients.tolist()
         return PlattFit(
             slope=slope,
@@ -405,10 +423,11 @@ class Beta(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> BetaFit:
         design: tuple[str, ...] = _BETA
+        read = of_possible_labels(read)
         cells = cells_of_scores(setup, read)
         passes = 0 if cells is None else 1
         while True:
-            fit = logistic_fit(self.name, read, cells, design, self.clip)
+            fit = logistic_fit(self.name, setup, read, cells, design, self.clip)
             passes += fit.passes
             # One slope at a time is left out, the more negative one first.
             slopes = fit.coefficients[:-1]

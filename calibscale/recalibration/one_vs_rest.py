@@ -17,6 +17,7 @@ from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.recalibration.cell_fits import HISTOGRAM
+from calibscale.recalibration.excluded_labels import of_possible_labels
 from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
@@ -255,7 +256,7 @@ class OneVsRest(RecalibrationMethod):
 
 def _common_temperature(read: Read) -> tuple[float, int, str]:
     """Temperature of all classes, passes of its fit, and its name in a sentence."""
-    fit = slope_or_none(TemperedLoss(1.0, CLIP), read)
+    fit = slope_or_none(TemperedLoss(1.0, CLIP), of_possible_labels(read))
     if fit is None:
         return 1.0, 1, "the predictions as they are"
     return fit.temperature, fit.passes, f"the temperature {fit.temperature:.3g} of all classes"

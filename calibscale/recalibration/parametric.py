@@ -20,6 +20,11 @@ from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
 from calibscale.recalibration.cell_fits import HISTOGRAM, start_from_cells
 from calibscale.recalibration.class_losses import MapInputs
+from calibscale.recalibration.excluded_labels import (
+    count_of_excluded,
+    excluded_note,
+    of_possible_labels,
+)
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
@@ -44,8 +49,7 @@ JUDGING_STEP = 1e-3  # of a fit that judges another one, which is then exact to 
 MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
-# Logit of a class that logits of −∞ exclude, where one is needed, below the lowest other logit of a
-# row or below 0.
+# Log-odds of a class that a logit of −∞ excludes, where maps of log-odds need a number.
 MASKED = -1e4
 
 
@@ -55,16 +59,9 @@ def _raw_logits(chunk: Chunk, clip: float) -> Floats:
 
 
 def clipped(chunk: Chunk, clip: float) -> Floats:
-    """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K).
-
-    A logit of −∞ has the value that `add_tempered` gives to such a label.
-    """
+    """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K)."""
     z = _raw_logits(chunk, clip).astype(np.float64)
     z -= z.max(axis=1, keepdims=True)
-    excluded = np.isneginf(z)
-    if excluded.any():
-        smallest = np.where(excluded, 0.0, z).min(axis=1, keepdims=True)
-        z = np.where(excluded, smallest + MASKED, z)
     return z
 
 
@@ -161,7 +158,8 @@ class TemperedLoss(Statistic):
     """Σ w (log Σ_k exp θz_k − θz_y) and its derivatives, convex in θ, the inverse temperature.
 
     z are logits, or logarithms of probabilities raised to at least `clip`.  If `clips_logits`, the
-    probabilities of stored logits are raised to it as well, as for the maps of `class_maps`.
+    probabilities of stored logits are raised to it as well, as for the maps of `class_maps`.  A
+    label must not have a logit of −∞, see `of_possible_labels`.
     """
 
     theta: float
@@ -183,7 +181,7 @@ class TemperedLoss(Statistic):
             below = chunk.values[np.arange(len(chunk)), labels] < self.clip
             state.clipped[...] += np.count_nonzero(below)
         sums = np.zeros(len(state) - 1)
-        tempered_classes.add_tempered(values, labels, chunk.weights, self.theta, MASKED, sums)
+        tempered_classes.add_tempered(values, labels, chunk.weights, self.theta, sums)
         for total, part in zip(state, sums, strict=False):
             total[...] += part
         return state
@@ -193,7 +191,8 @@ class TemperedLoss(Statistic):
 class TemperatureScaling(RecalibrationMethod):
     """Maximum-likelihood fit of q' = softmax(z / T), one T for all classes (Guo et al. 2017).
 
-    Newton's method on log T, one pass per step.
+    Newton's method on log T, one pass per step.  Rows with a logit of −∞ for the label are left out
+    of the fit, because their log loss is infinite at every T.  A note says how many they are.
 
     Parameters
     ----------
@@ -216,7 +215,8 @@ class TemperatureScaling(RecalibrationMethod):
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
         # Cells of the scores of two classes say after the first pass nearly where the minimum is.
         loss = TemperedLoss(1.0, self.clip)
-        slope = fitted_slope(loss, read, LAST_STEP, has_cells=setup.classes == 2)
+        has_cells = setup.classes == 2
+        slope = fitted_slope(loss, of_possible_labels(read), LAST_STEP, has_cells)
         return self._fit_of(slope, setup)
 
     def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> TemperatureFit:
@@ -226,23 +226,29 @@ class TemperatureScaling(RecalibrationMethod):
     def fit_from(self, temperature: float, setup: DataProfile, read: Read) -> TemperatureFit:
         """Fit that judges a fit with another temperature, at which the search starts."""
         loss = TemperedLoss(1.0 / temperature, self.clip)
-        return self._fit_of(fitted_slope(loss, read, JUDGING_STEP), setup)
+        return self._fit_of(fitted_slope(loss, of_possible_labels(read), JUDGING_STEP), setup)
 
     def _fit_of(self, slope: FittedSlope, setup: DataProfile) -> TemperatureFit:
         """Fit with the result of a search."""
         # Logarithms of probabilities have a largest size, and logits have none.
         largest = -math.log(self.clip) * slope.theta
         is_finite = setup.source.kind == "probabilities" and largest < LARGEST_LOG_ODDS
+        excluded = count_of_excluded(setup, slope.counts)
+        # Rows that are left out have an infinite log loss at every temperature.
+        log_loss = (math.inf, math.inf) if excluded else slope.log_loss
         return TemperatureFit(
             temperature=slope.temperature,
             standard_error=slope.standard_error / slope.theta**2,  # |dT/dθ| of T = 1/θ
-            log_loss=slope.log_loss,
+            log_loss=log_loss,
             loss_of_rows=slope.log_loss[-1] if is_finite else None,
             method=self,
             classes=setup.classes,
             counts=slope.counts,
             passes=slope.passes,
-            notes=clip_note(slope.clipped, "whose label has", self.clip),
+            notes=(
+                *clip_note(slope.clipped, "whose label has", self.clip),
+                *excluded_note(excluded, "the fit of the temperature"),
+            ),
         )
 
 
@@ -336,6 +342,8 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
 
 def _check_temperature(state: TemperState) -> None:
     """Require a change of sign of the slope between θ = 0 and ∞."""
+    if not state.weight > 0:
+        raise OptionError("temperature: every labelled row has a logit of −inf for its label")
     if not (state.slope_infinity > 0 or state.slope_zero < 0):
         raise OptionError(
             "temperature: every prediction is uniform over its possible classes, which no "

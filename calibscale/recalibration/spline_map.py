@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import HISTOGRAM, cell_hessian, cell_minimum
+from calibscale.recalibration.excluded_labels import of_possible_labels
 from calibscale.recalibration.log_odds_cells import LogOddsCells, LogOddsHistogram
 from calibscale.recalibration.logistic import (
     LogisticFit,
@@ -258,6 +259,7 @@ class Spline(RecalibrationMethod):
         return SplineFit
 
     def _fit(self, setup: DataProfile, read: Read) -> SplineFit:
+        read = of_possible_labels(read)
         extents = LogOddsExtents(self.clip)
         states = read(HISTOGRAM, extents).groups[None]
         extent: Floats = states[extents].extent
@@ -279,7 +281,7 @@ class Spline(RecalibrationMethod):
                 continue
             values = _of_all_cells(cells, start)
             loss = SplineLoss(tuple(values.tolist()), (), self.clip, tuple(start.knots))
-            fit = newton_fit(self.name, read, loss, start.penalty)
+            fit = newton_fit(self.name, setup, read, loss, start.penalty)
             passes += fit.passes
             if rises(start.knots, fit.coefficients):
                 break

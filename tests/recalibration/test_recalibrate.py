@@ -458,13 +458,58 @@ def test_recalibrate__beta_refuses_predictions_that_differ_too_little(rng, scale
         cs.recalibrate(source, "beta")
 
 
-@pytest.mark.parametrize("method", ["platt", "beta", "spline"])
-def test_recalibrate__notes_labels_of_excluded_classes(rng, method):
-    logits = rng.normal(size=(2000, 2)) * 2
-    labels = (rng.random(2000) < expit(0.5 * (logits[:, 1] - logits[:, 0]))).astype(int)
-    logits[:20, 1], labels[:20] = -np.inf, 0
-    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels), method)
-    assert not any("−inf" in note for note in fitted.notes)
-    labels[0] = 1
-    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels), method)
-    assert any("contradict predictions with log-odds of ±10,000" in n for n in fitted.notes)
+def _with_excluded_labels(rng, count):
+    """Rows with 100 logits of −∞, the first ones for the label, and the same rows without these."""
+    logits = 2.0 * rng.normal(size=(3000, 2))
+    labels = (rng.random(3000) < expit(0.5 * (logits[:, 1] - logits[:, 0]))).astype(int)
+    logits[np.arange(100), np.arange(100) % 2] = -np.inf
+    labels[:100] = 1 - np.arange(100) % 2
+    labels[:count] = np.arange(count) % 2
+    groups = rng.integers(0, 5, 3000).astype(float)
+    return tuple(
+        cs.from_arrays(
+            logits=logits[start:], labels=labels[start:], covariates={"region": groups[start:]}
+        )
+        for start in (0, count)
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("temperature", {}),
+        ("platt", {}),
+        ("beta", {}),
+        ("spline", {}),
+        ("hierarchical", {"covariates": ("region",)}),
+    ],
+)
+def test_recalibrate__leaves_out_labels_that_logits_exclude(rng, method, options):
+    excluded, rest = _with_excluded_labels(rng, 3)
+    fitted, expected = (cs.recalibrate(source, method, **options) for source in (excluded, rest))
+    assert any("3 rows with a logit of −inf for the label were left out" in n for n in fitted.notes)
+    assert not any("left out" in note for note in expected.notes)
+    # The temperature has an infinite log loss, and a spline is at its minimum by Newton's method.
+    numbers = {name: value for name, value in fitted.fit.parameters.items() if "loss" not in name}
+    for name, value in numbers.items():
+        assert value == pytest.approx(expected.fit.parameters[name], rel=1e-6)
+    assert fitted.log_loss_before == math.inf
+
+
+def test_recalibrate__ensemble_temperature_keeps_labels_that_logits_exclude(rng):
+    excluded, rest = _with_excluded_labels(rng, 3)
+    fitted, expected = (cs.recalibrate(s, "ensemble_temperature") for s in (excluded, rest))
+    assert fitted.fit.temperature == pytest.approx(expected.fit.temperature, rel=1e-9)
+    # Equal probabilities for all classes make the log loss of such a label finite.
+    assert fitted.fit.weights[2] > expected.fit.weights[2]
+    assert fitted.log_loss_before == math.inf
+    assert math.isfinite(fitted.log_loss_after)
+
+
+@pytest.mark.parametrize("method", ["temperature", "platt", "beta", "spline"])
+def test_recalibrate__refuses_rows_with_labels_that_logits_exclude(rng, method):
+    logits, labels = rng.normal(size=(100, 2)), rng.integers(0, 2, 100)
+    logits[np.arange(100), labels] = -np.inf
+    source = cs.from_arrays(logits=logits, labels=labels)
+    with pytest.raises(cs.OptionError, match="has a logit of −inf for i"):
+        cs.recalibrate(source, method)
