@@ -160,7 +160,7 @@ def improvement_of(
         judged=judged,
         n=changes[0].n,
         changes=changes,
-        sentence=recalibration_texts.improvement(changes[0], judged),
+        sentence=recalibration_texts.improvement(changes, judged),
         accuracy=accuracy,
         auc=None if order is None else order.area,
         groups=groups,

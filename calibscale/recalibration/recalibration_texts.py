@@ -13,6 +13,7 @@ NO_INTERVAL = "no interval: "  # beginning of a note with the reason
 # Names of scores in sentences.
 IN_WORDS = {
     "nll": "log loss",
+    "brier": "Brier score",
     "crps": "CRPS",
     "interval_score": "interval score",
     "pinball_loss": "pinball loss",
@@ -20,8 +21,21 @@ IN_WORDS = {
 }
 
 
-def improvement(score: ScoreChange, judged: str) -> str:
-    """What the change of the first score says, which may be infinite or too large for a number."""
+def improvement(changes: Sequence[ScoreChange], judged: str) -> str:
+    """What the change of the first score says, or of the next one if the first stays infinite."""
+    first = changes[0]
+    is_infinite = first.before is None and first.after is None
+    others = [change for change in changes[1:] if change.change is not None]
+    if not (is_infinite and others):
+        return _improvement(first, judged)
+    return (
+        f"The {IN_WORDS[first.score]} is {_not_finite(first.score)} before and after "
+        f"recalibration. {_improvement(others[0], judged)}"
+    )
+
+
+def _improvement(score: ScoreChange, judged: str) -> str:
+    """What the change of a score says, which may be infinite or too large for a number."""
     noun = IN_WORDS[score.score]
     rows = "rows that the fit has not used"
     if judged == "cross_fitted":

@@ -512,7 +512,8 @@ class Improvement(Declared):
     changes : tuple of ScoreChange
         Changes of proper scores.
     sentence : str
-        What the change of the first score says.
+        What the change of the first score says.  If that score is infinite before and after the
+        recalibration, it is the change of the next one.
     accuracy : ScoreChange or None
         For classes, change of the accuracy: the share of the rows whose most probable class is the
         label.  Unlike a proper score, it is above 0 where recalibration helps.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_sentence__of_intervals_around_exact_outcomes_has_no_interval():
 )
 def test_sentence__of_a_squared_error_that_is_not_finite(before, after, sentence):
     change = ScoreChange(score="squared_error", n=9, before=before, after=after)
-    text = sentence_of(change, "other_rows")
+    text = sentence_of([change], "other_rows")
     assert sentence in text
     assert "label" not in text
 
@@ -152,7 +153,20 @@ def test_sentence__of_a_squared_error_that_is_not_finite(before, after, sentence
 )
 def test_sentence__without_an_interval_has_the_reason(note, end):
     change = ScoreChange("nll", 10, 0.5, 0.6, 0.1, note=note)
-    assert sentence_of(change, "other_rows").endswith(end)
+    assert sentence_of([change], "other_rows").endswith(end)
+
+
+def test_sentence__of_an_infinite_log_loss_has_the_change_of_the_brier_score():
+    infinite = ScoreChange("nll", 10, None, None)
+    brier = ScoreChange("brier", 10, 0.5, 0.4, -0.1, -0.15, -0.05)
+    assert sentence_of([infinite, brier], "other_rows") == (
+        "The log loss is infinite before and after recalibration. Recalibration lowers the Brier "
+        "score of rows that the fit has not used by 0.10 (95 % interval of the change: −0.15 to "
+        "−0.050)."
+    )
+    # A score that is infinite only before says that recalibration helps.
+    finite = replace(infinite, after=0.6)
+    assert "makes the log loss" in sentence_of([finite, brier], "other_rows")
 
 
 def test_rows_of_the_fit__do_not_judge_it():
