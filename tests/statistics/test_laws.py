@@ -185,6 +185,7 @@ EXAMPLES = {
     "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
     "OfClass": lambda cls: cls(TemperedLoss(0.8), 1),
+    "OfPossibleLabels": lambda cls: cls(TemperedLoss(0.8)),
     "OrderedResponses": lambda cls: cls(),
     "OutcomePairs": lambda cls: cls((-0.5, 0.0, 0.7), (-1.0, 1.0)),
     "OrderedSums": lambda cls: cls(),
