@@ -397,6 +397,14 @@ def test_from_frame__impossible_columns_are_refused(roles, says):
         from_frame(table, **roles)
 
 
+def test_lazy_frame__of_an_old_polars_names_the_version(monkeypatch):
+    polars = pytest.importorskip("polars", reason="frames of polars")
+    monkeypatch.delattr(polars.LazyFrame, "collect_batches", raising=False)
+    lazy = polars.DataFrame({"p_a": [0.5], "p_b": [0.5], "y": [0]}).lazy()
+    with pytest.raises(OptionError, match=r"a LazyFrame .* polars 1\.34"):
+        from_frame(lazy, probabilities="p_", labels="y")
+
+
 def test_frames__that_can_be_read_once_are_refused(columns, tmp_path):
     table = pa.table(columns)
     for frame in (table.to_reader(), _of_parquet(table, tmp_path).scanner()):

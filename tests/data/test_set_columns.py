@@ -131,6 +131,8 @@ def _of_large_lists(column):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("frame", FRAMES)
 def test_frames__are_those_of_arrays(frame, kind):
+    if frame == "polars lazy" and not hasattr(pl.LazyFrame, "collect_batches"):
+        pytest.skip("this polars has no LazyFrame.collect_batches")
     _check(cs.from_frame(FRAMES[frame](_table(kind)), **COLUMNS), _source(kind))
 
 

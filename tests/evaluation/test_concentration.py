@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 import calibscale as cs
 
@@ -35,7 +35,7 @@ def fast_curve(order, amount, w):
 
 
 def area(curve):
-    return np.trapezoid(curve[1], curve[0])
+    return integrate.trapezoid(curve[1], curve[0])
 
 
 @pytest.mark.parametrize("weighted", [False, True])

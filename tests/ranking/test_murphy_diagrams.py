@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import integrate
 
 import calibscale as cs
 
@@ -83,7 +84,7 @@ def test_scores__integrate_to_half_the_squared_error(outcomes):
     theta = np.linspace(low, high, 1000)
     score = cs.murphy_diagram(_source(x, y), thresholds=theta).curves[0].score
     # Scores have jumps, so that the error of the trapezoidal rule is of the order of a step.
-    assert 2.0 * np.trapezoid(score, theta) == pytest.approx(np.mean((x - y) ** 2), rel=0.01)
+    assert 2.0 * integrate.trapezoid(score, theta) == pytest.approx(np.mean((x - y) ** 2), rel=0.01)
 
 
 def test_scores__do_not_depend_on_blocks_and_workers(outcomes):

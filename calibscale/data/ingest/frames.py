@@ -93,6 +93,10 @@ def _held_table(frame: Any) -> Any:
     import pyarrow as pa
 
     if not hasattr(frame, "iloc"):  # only frames of pandas have it
+        # polars before 1.32 aborts the process when it gives lists of an Enum as a stream.
+        kinds = [str(kind) for kind in getattr(frame, "dtypes", ())]
+        if any(kind.startswith(("List(Enum", "Array(Enum")) for kind in kinds):
+            return frame.to_arrow()
         return pa.table(frame)
     if not frame.columns.is_unique:
         # Arrow refuses repeated names, also of columns that are not used.
@@ -231,6 +235,8 @@ class _Frame(TableReader):
         if isinstance(frame, pa.RecordBatchReader) or not (in_memory or lazy):
             once = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "to_reader")
             fault = "can be read only once" if once else "is not a frame"
+            if type(frame).__module__.startswith("polars.lazyframe"):
+                fault = "can be read in parts by polars 1.34 and later"
             raise OptionError(f"{name}: a {type(frame).__name__} {fault}; pass {_FRAMES}")
         if in_memory:
             try:
@@ -372,7 +378,7 @@ def from_frame(
     frame : data frame or table
         Anything with Arrow columns: a pandas, polars or pyarrow table, or, read again for each
         pass and never held as a whole, a ``pyarrow.dataset`` of files, a DuckDB relation, a
-        ``polars.LazyFrame``, a Hugging Face dataset, or another object with
+        ``polars.LazyFrame`` (polars 1.34 or later), a Hugging Face dataset, or another object with
         ``__arrow_c_stream__``, unless it can be read only once.
     probabilities, logits : str or list of str
         Exactly one of the two: a prefix, such as ``p_`` of the columns ``p_cat, p_dog`` or ``p_0,
