@@ -389,8 +389,17 @@ class _PITError(SimpleEstimator):
         )
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
-        for replicate in replicates:
-            yield float(self._sizes(states[0].drawn(np.random.default_rng([seed, replicate]))))
+        return map(self.drawn_value, self.drawn_cells(states, seed, replicates))
+
+    def drawn_cells(
+        self, states: Sequence[Any], seed: int, replicates: range
+    ) -> Iterator[PITCurve]:
+        """Curve of each replicate."""
+        rngs = (np.random.default_rng([seed, replicate]) for replicate in replicates)
+        return states[0].drawn(rngs)
+
+    def drawn_value(self, drawn: PITCurve) -> float:
+        return float(self._sizes(drawn))
 
     def floor(self, *states: Any) -> Floor:
         (state,), rng = states, np.random.default_rng(0)

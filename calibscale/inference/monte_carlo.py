@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,7 @@ from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
-from calibscale.statistics.null_distributions import DrawsCells, Null, PairMean
+from calibscale.statistics.null_distributions import DrawsCells, Null, PairMean, SharesCells
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 
@@ -240,8 +241,9 @@ def count_replicates(
         if first == 0 and null.signed:
             _set_sign_scales(run, todo, null, n_replicates, drawn, states)
         with one_thread():
+            shared = _values_of_shared_cells(todo, states, null, replicates)
             for trial in todo:
-                values = _values(trial, states, drawn, null, replicates)
+                values = shared.get(trial) or _values(trial, states, drawn, null, replicates)
                 trial.add(values, stop_after)
         for replicated in drawn.values():
             states.pop(replicated, None)
@@ -354,6 +356,26 @@ def _values(
     if null.signed:
         return signed_values(estimator, observed, sums, len(replicates), trial.sign_scale)
     return drawn_values(estimator, observed, sums, len(replicates))
+
+
+def _values_of_shared_cells(
+    trials: Iterable[MonteCarloTest], states: States, null: Null, replicates: range
+) -> dict[MonteCarloTest, list[float]]:
+    """Values of the replicates of tests that share their drawn cells."""
+    values: dict[MonteCarloTest, list[float]] = {}
+    by_statistics = defaultdict(list)
+    for trial in trials:
+        if isinstance(trial.estimator, SharesCells):
+            values[trial] = []
+            by_statistics[trial.estimator.needs].append((trial.estimator, values[trial]))
+    for needs, sharing in by_statistics.items():
+        observed = [states[statistic] for statistic in needs]
+        first, _ = sharing[0]
+        # The cells of one replicate at a time are in memory.
+        for cells in first.drawn_cells(observed, null.seed, replicates):
+            for estimator, drawn in sharing:
+                drawn.append(estimator.drawn_value(cells))
+    return values
 
 
 def _states_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -120,13 +121,17 @@ class PITCurve(NamedTuple):
     @classmethod
     def of(cls, weights: Floats, values: Floats | None = None) -> PITCurve:
         """Curve of sorted values (…, n), or of values that are uniform within cells."""
-        reached = np.append(0.0, np.cumsum(weights))
-        reached /= reached[-1]
         if values is None:
+            reached = _shares_reached(weights)
             return cls(np.linspace(0.0, 1.0, len(reached)), reached, reached)
         zeros = np.zeros((*values.shape[:-1], 1))
         x = np.concatenate([zeros, values, zeros + 1.0], axis=-1)
-        return cls(x, np.append(0.0, reached), np.append(reached, 1.0))
+        return cls.of_steps(x, _steps(weights))
+
+    @classmethod
+    def of_steps(cls, x: Floats, steps: Floats) -> PITCurve:
+        """Curve at 0, n sorted values and 1 (…, n + 2), with the `_steps` of the n weights."""
+        return cls(x, steps[:-1], steps[1:])
 
     @property
     def gaps(self) -> tuple[Floats, Floats]:
@@ -179,17 +184,37 @@ class PITState(NamedTuple):
         order = np.lexsort((self.weights, self.values))
         return PITCurve.of(self.weights[order], self.values[order])
 
-    def drawn(self, rng: np.random.Generator) -> PITCurve:
-        """Curve of uniform values instead of the values of the rows.
+    def drawn(self, rngs: Iterable[np.random.Generator]) -> Iterator[PITCurve]:
+        """Curve of uniform values instead of the values of the rows, for each generator.
 
         A state in cells has lost the weights of single rows.  Its curve is of `rows` equal weights.
         """
         if not self.exact:
-            return PITCurve.of(_cells_of(rng, self.rows))
+            for rng in rngs:
+                yield PITCurve.of(_cells_of(rng, self.rows))
+            return
         weights = np.sort(self.weights)
-        if weights[0] < weights[-1]:
-            weights = rng.permutation(weights)
-        return PITCurve.of(weights, uniform_order(rng, (len(weights),)))
+        steps, is_weighted = _steps(weights), weights[0] < weights[-1]
+        for rng in rngs:
+            if is_weighted:
+                steps = _steps(rng.permutation(weights))
+            ends = np.zeros(len(weights) + 2)
+            np.cumsum(rng.standard_exponential(len(weights) + 1), out=ends[1:])
+            yield PITCurve.of_steps(ends / ends[-1], steps)
+
+
+def _shares_reached(weights: Floats) -> Floats:
+    """Share of the first k weights in the sum of all n, for k from 0 to n (n + 1,)."""
+    reached = np.append(0.0, np.cumsum(weights))
+    return reached / reached[-1]
+
+
+def _steps(weights: Floats) -> Floats:
+    """Share of the weights up to 0, up to each of n values and up to 1 (n + 3,).
+
+    The first n + 2 numbers are the shares below these points, and the last n + 2 those at them.
+    """
+    return np.concatenate([[0.0], _shares_reached(weights), [1.0]])
 
 
 def uniform_order(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:

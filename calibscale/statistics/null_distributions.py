@@ -85,6 +85,22 @@ class DrawsCells(Protocol):
 
 
 @runtime_checkable
+class SharesCells(DrawsCells, Protocol):
+    """Estimator with draws that serve all estimators with the same statistics.
+
+    A test draws them once for all of these.
+    """
+
+    def drawn_cells(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[Any]:
+        """Drawn cells of each replicate."""
+        ...
+
+    def drawn_value(self, drawn: Any) -> float:
+        """Value of a replicate from its drawn cells."""
+        ...
+
+
+@runtime_checkable
 class PairMean(Protocol):
     """Estimator that is a mean over pairs of rows of bounded terms ⟨δ_i, δ_j⟩ k_ij.
 

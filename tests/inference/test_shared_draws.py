@@ -7,6 +7,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.multiple_testing import joint_p_values
+from calibscale.statistics.forecast_totals import PITState
 from calibscale.statistics.null_distributions import DrawnLabels
 from tests.support.forecast_rows import FORECASTS, rows
 
@@ -113,3 +114,24 @@ def test_check__adjusts_tests_with_other_draws_by_bonferroni():
     drawn = [test.null_values for test in cells]
     assert abs(np.corrcoef(*drawn)[0, 1]) > 0.5
     assert abs(np.corrcoef(drawn[0], tests["pit_smooth"].null_values)[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_distances_of_pit_values__share_drawn_curves(weighted, monkeypatch):
+    predictions, y = rows("normal", N)
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, N) if weighted else None
+    source = cs.from_arrays(predictions=predictions, forecast="normal", labels=y, weights=weights)
+    names = ("pit_kuiper", "quantile_ece", "pit_cvm")
+    apart = {name: cs.calibration_test(source, name, n_replicates=B, seed=SEED) for name in names}
+    drawn, curves = PITState.drawn, []
+
+    def counted(state, rngs):
+        for curve in drawn(state, rngs):
+            curves.append(curve)
+            yield curve
+
+    monkeypatch.setattr(PITState, "drawn", counted)
+    tests = cs.calibration_test(source, names, n_replicates=B, seed=SEED)
+    assert len(curves) == B
+    for name in names:
+        np.testing.assert_array_equal(tests[name].null_values, apart[name][name].null_values)
