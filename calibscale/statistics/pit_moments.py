@@ -7,10 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
-from scipy.special import factorial, ndtri
+from scipy.special import factorial
 
 from calibscale.array_types import Floats
-from calibscale.compiled import polynomials
+from calibscale.compiled import normal_quantiles, polynomials
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8
@@ -111,7 +111,7 @@ def functions_of(u: Floats) -> Floats:
     """Orthonormal functions of uniform numbers u (c,), (H, c)."""
     inside = np.clip(u, 0.0, 1.0)
     functions = np.empty((WAVES + SCORES, len(u)))
-    z = ndtri(np.clip(inside, _FARTHEST, 1.0 - _FARTHEST))
+    z = normal_quantiles.quantiles(np.clip(inside, _FARTHEST, 1.0 - _FARTHEST))
     polynomials.recurrence(2.0 * inside - 1.0, *_LEGENDRE, functions[:WAVES])
     polynomials.recurrence(z, *_HERMITE, functions[WAVES:])
     return functions

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import random_draws, row_sums
+from calibscale.compiled import normal_quantiles, random_draws, row_sums
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.invalid_rows import BAD_SCALE, FEW_MEMBERS
@@ -68,6 +68,17 @@ class NormalForecast(Forecast):
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         return values[:, 0] + values[:, 1] * ndtri(level)
+
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
+        mean, deviation = np.ascontiguousarray(values.T)
+
+        def outcomes(u: Floats) -> Floats:
+            drawn = normal_quantiles.quantiles(u)
+            drawn *= deviation
+            drawn += mean
+            return drawn
+
+        return outcomes
 
     def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
         return lambda u: u
