@@ -13,8 +13,10 @@ from calibscale.compiled.jit import inlined, kernel
 from calibscale.compiled.tile_strips import whole
 
 _LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow
-TAPS = 10  # points of a grid to which `spread_rows` adds a row, even
-_ROWS = 256  # rows with weights that stay in cache
+TAPS = 10  # points of a grid to which `spread_rows` adds a row
+DEGREE = 11  # degree of the polynomials of its weights
+_ROWS_PER_INTERVAL = 16  # rows that are sorted at a time, for each interval of the grid
+_TOGETHER, _COLUMNS = 64, 128  # rows and columns of a product, whose factors stay in cache
 _NARROW = 1e-6  # half a width below which sin x / x is 1
 
 
@@ -38,21 +40,102 @@ def _powers(angle, cosines, sines):
 
 @inlined("contract")
 def _polynomials(x, coefficients, values):
-    """Values (TAPS, c) at x (c,) of polynomials with these coefficients, by Horner's rule."""
+    """Values (TAPS, ≥ c) at x (c,) of polynomials with these coefficients, by Horner's rule."""
     for k in range(TAPS):
+        c = coefficients[:, k]
+        c0, c1, c2, c3, c4, c5 = c[0], c[1], c[2], c[3], c[4], c[5]
+        c6, c7, c8, c9, c10, c11 = c[6], c[7], c[8], c[9], c[10], c[11]
         row = values[k]
+        # The coefficients stay in registers, where a loop over them would store each step.
         for i in range(x.size):
-            row[i] = coefficients[0, k]
-        for j in range(1, coefficients.shape[0]):
-            for i in range(x.size):
-                row[i] = row[i] * x[i] + coefficients[j, k]
+            value = c0 * x[i] + c1
+            value = value * x[i] + c2
+            value = value * x[i] + c3
+            value = value * x[i] + c4
+            value = value * x[i] + c5
+            value = value * x[i] + c6
+            value = value * x[i] + c7
+            value = value * x[i] + c8
+            value = value * x[i] + c9
+            value = value * x[i] + c10
+            row[i] = value * x[i] + c11
 
 
-@inlined("contract")
-def _add_multiples(row, a, first, b, second):
-    for k in range(whole(row.size)):
-        first[k] += a * row[k]
-        second[k] += b * row[k]
+@inlined()
+def _locate(points, G, intervals, fractions, signs):
+    """Interval of the grid of each point, the position within it, and the sign of its period."""
+    for i in range(points.size):
+        # Waves with frequencies d + ½ change their sign from one period to the next.
+        periods = points[i] / (2.0 * np.pi)
+        past = np.floor(periods)
+        signs[i] = 1.0 - 2.0 * (past - 2.0 * np.floor(0.5 * past))
+        x = (periods - past) * G
+        intervals[i] = int(x)
+        fractions[i] = x - intervals[i]
+
+
+@inlined()
+def _sort(intervals, ends, places):
+    """Place of each point in the order of their intervals, and the end of each interval.
+
+    Axes:
+        intervals, places (c,)
+        ends (G + 1,)
+    """
+    ends[:] = 0
+    for i in range(intervals.size):
+        ends[intervals[i]] += 1
+    total = 0
+    for g in range(ends.size):
+        count = ends[g]
+        ends[g] = total
+        total += count
+    # The end of each interval starts at its first point and moves to its last.
+    for i in range(intervals.size):
+        g = intervals[i]
+        places[i] = ends[g]
+        ends[g] += 1
+
+
+@inlined()
+def _add_by_interval(rows, order, ends, weights, low, members, sums):
+    """sums[g + k] += Σ weights[i, k] rows[order[i]] over the places i of interval g.
+
+    The sums are those of the columns from `low` on, as many as `members` has.
+
+    Axes:
+        rows (c, m)
+        order (≥ c,)
+        ends (G + 1,)
+        weights (≥ c, TAPS)
+        members (_TOGETHER, W), W a multiple of 16
+        sums (G + TAPS, m)
+    """
+    # A part of a row is contiguous, unlike a part of the columns of a matrix.
+    high = low + members.shape[1]
+    added = np.empty((TAPS, members.shape[1]))
+    place = 0
+    for g in range(ends.size):
+        while place < ends[g]:
+            size = min(_TOGETHER, ends[g] - place)
+            for i in range(size):
+                _copy(rows[order[place + i]][low:high], members[i])
+            np.dot(weights[place : place + size].T, members[:size], added)
+            for k in range(TAPS):
+                _add(added[k], sums[g + k][low:high])
+            place += size
+
+
+@inlined()
+def _copy(row, out):
+    for k in range(whole(out.size)):
+        out[k] = row[k]
+
+
+@inlined()
+def _add(row, out):
+    for k in range(whole(out.size)):
+        out[k] += row[k]
 
 
 @kernel
@@ -144,34 +227,46 @@ def spread_rows(points, coefficients, table, rows, sums, products):
     nonuniform fast Fourier transform), with weights that are polynomials of the position between
     g and g + 1.  One period has G intervals, after which the waves repeat with the opposite sign.
 
+    Each of the B replicates has its own points.  They are sorted by their interval, so that a
+    product of matrices adds the rows of an interval.  All replicates add a block of rows while it
+    is in the cache.
+
     Axes:
-        points (c,)
-        coefficients (J, TAPS), of the highest power first
+        points (B, c)
+        coefficients (DEGREE + 1, TAPS), of the highest power first
         table (c, G + TAPS) waves of the grid in the direction of each row
         rows (c, m), m a multiple of 16
-        sums (G + TAPS, m)
-        products (c,)
+        sums (B, G + TAPS, m)
+        products (B, c)
     """
-    places = np.empty((2, _ROWS))
-    weights = np.empty((TAPS, _ROWS))
-    for start in range(0, points.size, _ROWS):
-        stop = min(start + _ROWS, points.size)
-        x, signs = places[0, : stop - start], places[1, : stop - start]
-        first = np.empty(stop - start, np.int64)
-        for i in range(stop - start):
-            # Waves with frequencies d + ½ change their sign from one period to the next.
-            periods = points[start + i] / (2.0 * np.pi)
-            past = np.floor(periods)
-            signs[i] = 1.0 - 2.0 * (past - 2.0 * np.floor(0.5 * past))
-            x[i] = (periods - past) * (sums.shape[0] - TAPS)
-            first[i] = int(x[i])
-            x[i] -= first[i]
-        _polynomials(x, coefficients, weights)
-        for i in range(stop - start):
-            g, row, product = first[i], rows[start + i], 0.0
-            for k in range(TAPS):
-                product += weights[k, i] * table[start + i, g + k]
-            products[start + i] = signs[i] * product
-            for k in range(0, TAPS, 2):
-                a, b = signs[i] * weights[k, i], signs[i] * weights[k + 1, i]
-                _add_multiples(row, a, sums[g + k], b, sums[g + k + 1])
+    B, c = points.shape
+    G = sums.shape[1] - TAPS
+    most = min(_ROWS_PER_INTERVAL * G, c)
+    intervals, places = np.empty(most, np.int64), np.empty(most, np.int64)
+    fractions, signs, weights = np.empty(most), np.empty(most), np.empty((TAPS, most))
+    # The position of a point just below 0 is rounded to the end of its period, and interval G.
+    ends, order = np.empty((B, G + 1), np.int64), np.empty((B, most), np.int64)
+    ordered_weights = np.empty((B, most, TAPS))
+    for start in range(0, c, most):
+        size = min(most, c - start)
+        block = rows[start : start + size]
+        for b in range(B):
+            _locate(points[b, start : start + size], G, intervals, fractions, signs)
+            _sort(intervals[:size], ends[b], places)
+            for i in range(size):
+                order[b, places[i]] = i
+            _polynomials(fractions[:size], coefficients, weights)
+            for i in range(size):
+                waves, ordered = table[start + i][intervals[i] :], ordered_weights[b, places[i]]
+                product = 0.0
+                for k in range(TAPS):
+                    weight = signs[i] * weights[k, i]
+                    ordered[k] = weight
+                    product += weight * waves[k]
+                products[b, start + i] = product
+        for low in range(0, rows.shape[1], _COLUMNS):
+            members = np.empty((_TOGETHER, min(_COLUMNS, rows.shape[1] - low)))
+            for b in range(B):
+                _add_by_interval(
+                    block, order[b], ends[b], ordered_weights[b], low, members, sums[b]
+                )

@@ -91,23 +91,51 @@ def test_normal_products__are_the_closed_form():
 
 
 @pytest.mark.long
-def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
+@pytest.mark.parametrize("width", [16, 144])  # in one product of matrices, and in two
+def test_spread_rows__adds_rows_to_the_points_next_to_theirs(width):
     rng = np.random.default_rng(4)
-    G, coefficients = 6, np.zeros((2, waves.TAPS))
-    coefficients[:, :2] = [[-1.0, 1.0], [1.0, 0.0]]  # 1 − x and x: linear interpolation
-    points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 16))
+    G, coefficients = 6, np.zeros((waves.DEGREE + 1, waves.TAPS))
+    coefficients[-2:, :2] = [[-1.0, 1.0], [1.0, 0.0]]  # 1 − x and x: linear interpolation
+    c = 230  # more than two blocks of 16 rows for each interval
+    points, rows = rng.uniform(-20.0, 20.0, (2, c)), rng.normal(size=(c, width))
+    points[1, :80] = 1.5  # more rows than a product of matrices takes at once
+    points[0, 0] = -1e-20  # its position in its period is rounded to the end
     table, sums, products = (
-        rng.normal(size=(9, G + waves.TAPS)),
-        np.zeros((G + waves.TAPS, 16)),
-        np.empty(9),
+        rng.normal(size=(c, G + waves.TAPS)),
+        np.zeros((2, G + waves.TAPS, width)),
+        np.empty((2, c)),
     )
     waves.spread_rows(points, coefficients, table, rows, sums, products)
-    expected = np.zeros_like(sums)
-    for i, point in enumerate(points):
-        x = point % (2 * np.pi) * G / (2 * np.pi)
-        sign = -1.0 if point // (2 * np.pi) % 2 else 1.0
-        shares = np.zeros(G + waves.TAPS)
-        shares[int(x)], shares[int(x) + 1] = sign * (1 - x % 1), sign * (x % 1)
-        expected += np.outer(shares, rows[i])
-        np.testing.assert_allclose(products[i], shares @ table[i], rtol=1e-9)
-    np.testing.assert_allclose(sums, expected, atol=1e-12)
+    for b in range(2):
+        expected = np.zeros_like(sums[b])
+        for i, point in enumerate(points[b]):
+            past = np.floor(point / (2 * np.pi))
+            x = (point / (2 * np.pi) - past) * G
+            sign = -1.0 if past % 2 else 1.0
+            shares = np.zeros(G + waves.TAPS)
+            shares[int(x)], shares[int(x) + 1] = sign * (1 - x % 1), sign * (x % 1)
+            expected += np.outer(shares, rows[i])
+            np.testing.assert_allclose(products[b, i], shares @ table[i], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(sums[b], expected, atol=1e-11)
+
+
+@pytest.mark.long
+def test_spread_rows__does_not_depend_on_the_other_replicates():
+    rng = np.random.default_rng(5)
+    G, c, m = 8, 300, 32
+    coefficients = rng.normal(size=(waves.DEGREE + 1, waves.TAPS))
+    points, table, rows = (
+        rng.normal(size=(3, c)),
+        rng.normal(size=(c, G + waves.TAPS)),
+        rng.normal(size=(c, m)),
+    )
+
+    def spread(some):
+        sums, products = np.zeros((len(some), G + waves.TAPS, m)), np.empty((len(some), c))
+        waves.spread_rows(some, coefficients, table, rows, sums, products)
+        return sums, products
+
+    together = spread(points)
+    for b in range(3):
+        for joint, alone in zip(together, spread(points[b : b + 1]), strict=True):
+            np.testing.assert_array_equal(joint[b], alone[0])

@@ -191,11 +191,13 @@ def test_residual_products__are_those_of_residuals(kind, n):
     if kind != "ordinal":
         y[:4] *= [30.0, -30.0, 1e3, -1e5]  # beyond the first period of the waves
     q, phi = forecast.embedded(predictions, y), np.random.default_rng(1).normal(size=(n, 5))
-    residuals = q - forecast.of_outcomes(y)
-    products, squares = forecast.residual_products(q, phi)(y)
-    # on the grid each residual errs by 5e-10
-    np.testing.assert_allclose(products, residuals.T @ phi, atol=1e-9 * n**0.5)
-    np.testing.assert_allclose(squares, (residuals**2).sum(axis=1), atol=1e-9)
+    replicates = np.stack([y, y[::-1]])
+    products, squares = forecast.residual_products(q, phi)(replicates)
+    for b, outcomes in enumerate(replicates):
+        residuals = q - forecast.of_outcomes(outcomes)
+        # on the grid each residual errs by 5e-10
+        np.testing.assert_allclose(products[b], residuals.T @ phi, atol=1e-9 * n**0.5)
+        np.testing.assert_allclose(squares[b], (residuals**2).sum(axis=1), atol=1e-9)
 
 
 def test_embedded__of_extreme_numbers_is_finite():

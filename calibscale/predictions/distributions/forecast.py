@@ -24,6 +24,7 @@ from calibscale.predictions.target import KERNEL_ERROR, Draws
 
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # intervals of the grid of outcomes for each frequency
+_TOGETHER = 8  # replicates that add the rows of a block while these are in the cache
 _SHARP = 1e-4  # expected squared residual below which errors of 1e-10 would matter
 ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
 
@@ -212,16 +213,20 @@ class Forecast(OutcomeTarget):
         return 1.0 - np.einsum("ij,ij->i", rows.q, rows.q)  # |ψ|² is 1
 
     def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
-        """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
+        """Function from outcomes y (B, c) to (q − ψ(y))ᵀφ (B, 2D, m) and |q − ψ(y)|² (B, c).
 
         For many rows that are not all certain, a nonuniform Fourier transform computes them.  Its
         residuals err by less than 1e-9.
         """
         lengths = np.einsum("ij,ij->i", q, q)
 
-        def of_residuals(y: Floats) -> tuple[Floats, Floats]:
-            delta = q - self.of_outcomes(y)
-            return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+        def of_residuals(outcomes: Floats) -> tuple[Floats, Floats]:
+            products = np.empty((len(outcomes), q.shape[1], phi.shape[1]))
+            squares = np.empty(outcomes.shape)
+            for b, y in enumerate(outcomes):
+                delta = q - self.of_outcomes(y)
+                products[b], squares[b] = delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+            return products, squares
 
         # For few rows the grid would cost more than the waves of the rows themselves.
         few = len(q) <= _INTERVALS * self.frequencies
@@ -232,12 +237,12 @@ class Forecast(OutcomeTarget):
         # Kernels add vectors of `LANES` numbers.
         padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
-        def of_grid(y: Floats) -> tuple[Floats, Floats]:
-            sums = np.zeros((len(grid), padded.shape[1]))
-            shared = np.empty(len(y))
-            waves.spread_rows(self.angles(y), coefficients, table, padded, sums, shared)
+        def of_grid(outcomes: Floats) -> tuple[Floats, Floats]:
+            sums = np.zeros((len(outcomes), len(grid), padded.shape[1]))
+            shared = np.empty(outcomes.shape)
+            waves.spread_rows(self.angles(outcomes), coefficients, table, padded, sums, shared)
             # |q − ψ|² = |q|² + |ψ|² − 2⟨q, ψ⟩, and |ψ|² is 1.
-            return total - grid.T @ sums[:, :m], 1.0 + lengths - 2.0 * shared
+            return total - grid.T @ sums[:, :, :m], 1.0 + lengths - 2.0 * shared
 
         return of_grid
 
@@ -257,7 +262,12 @@ class Forecast(OutcomeTarget):
         self, rows: Any, phi: Floats, draws: Draws, first: int, last: int
     ) -> Iterator[tuple[Floats, Floats]]:
         products = self.residual_products(rows.q, phi)
-        return map(products, self._drawn_outcomes(rows, draws, first, last))
+        outcomes = self._drawn_outcomes(rows, draws, first, last)
+        for start in range(first, last, _TOGETHER):
+            drawn = np.empty((min(_TOGETHER, last - start), len(phi)))
+            for replicate, y in zip(drawn, outcomes, strict=False):
+                replicate[...] = y
+            yield from zip(*products(drawn), strict=True)
 
     def drawn_embeddings(self, rows: Any, count: int, stream: int) -> Floats:
         sampler = self.sampler(rows.values, rows.outcomes)
