@@ -96,9 +96,11 @@ class FeatureSums(PairStatistic):
             self._move(squares, out, rows, codes, weighted, replicates)
             return
         for code, members in self._combinations(codes):
-            products = replicates.products(rows.take(members), phi[members] * w[members, None])
+            weights = w[members]
+            squared_weights = weights * weights
+            products = replicates.products(rows.take(members), phi[members] * weights[:, None])
             for b, (product, d2) in products:
-                squares[b] += (w[members] * w[members]) @ d2
+                squares[b] += squared_weights @ d2
                 out[b, code] += product
 
     def _move(

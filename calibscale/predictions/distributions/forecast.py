@@ -24,7 +24,7 @@ from calibscale.predictions.target import KERNEL_ERROR, Draws
 
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # intervals of the grid of outcomes for each frequency
-_TOGETHER = 8  # replicates that add the rows of a block while these are in the cache
+_TOGETHER = 4  # replicates that add the rows of a block while these are in the cache
 _SHARP = 1e-4  # expected squared residual below which errors of 1e-10 would matter
 ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
 
@@ -238,11 +238,15 @@ class Forecast(OutcomeTarget):
         padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
         def of_grid(outcomes: Floats) -> tuple[Floats, Floats]:
+            angles, squares = np.empty(outcomes.shape), np.empty(outcomes.shape)
+            for b, y in enumerate(outcomes):
+                angles[b] = self.angles(y)
             sums = np.zeros((len(outcomes), len(grid), padded.shape[1]))
-            shared = np.empty(outcomes.shape)
-            waves.spread_rows(self.angles(outcomes), coefficients, table, padded, sums, shared)
+            waves.spread_rows(angles, coefficients, table, padded, sums, squares)
             # |q − ψ|² = |q|² + |ψ|² − 2⟨q, ψ⟩, and |ψ|² is 1.
-            return total - grid.T @ sums[:, :, :m], 1.0 + lengths - 2.0 * shared
+            squares *= -2.0
+            squares += 1.0 + lengths
+            return np.stack([total - grid.T @ spread[:, :m] for spread in sums]), squares
 
         return of_grid
 
