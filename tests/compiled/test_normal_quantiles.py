@@ -28,5 +28,5 @@ def test_quantiles__have_no_jump_between_two_formulas(p):
 
 
 def test_quantiles__of_0_and_1_are_infinite():
-    found = normal_quantiles.quantiles(np.array([0.0, 0.5, 1.0, np.nan]))
-    np.testing.assert_array_equal(found, [-np.inf, 0.0, np.inf, np.nan])
+    ends = normal_quantiles.quantiles(np.array([0.0, 0.5, 1.0, np.nan]))
+    np.testing.assert_array_equal(ends, [-np.inf, 0.0, np.inf, np.nan])

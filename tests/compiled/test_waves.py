@@ -130,9 +130,9 @@ def test_spread_rows__does_not_depend_on_the_other_replicates():
         rng.normal(size=(c, m)),
     )
 
-    def spread(some):
-        sums, products = np.zeros((len(some), G + waves.TAPS, m)), np.empty((len(some), c))
-        waves.spread_rows(some, coefficients, table, rows, sums, products)
+    def spread(angles):
+        sums, products = np.zeros((len(angles), G + waves.TAPS, m)), np.empty((len(angles), c))
+        waves.spread_rows(angles, coefficients, table, rows, sums, products)
         return sums, products
 
     together = spread(points)
