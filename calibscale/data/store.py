@@ -17,7 +17,13 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store_columns import StoreColumns, describe_columns, fitting
 from calibscale.data.store_group import StoreGroup, begin_remote, is_store, lay_out
 from calibscale.data.top_k import top_k_columns
-from calibscale.data.zarr_arrays import put_in_place, remove_folder, write_lock, zarr_calls
+from calibscale.data.zarr_arrays import (
+    put_in_place,
+    remove_folder,
+    remove_partial_files,
+    write_lock,
+    zarr_calls,
+)
 from calibscale.errors import NoRowsError, OptionError, StoreError
 
 
@@ -43,6 +49,8 @@ class Writer:
                 store._meta, store._group = fresh._meta, fresh._group
                 if store.rows:
                     store._check_finished()
+                if self._lock is not None:
+                    remove_partial_files(local_path(store.url))
                 self._rows = store.rows
                 for name in store.names():  # remove the rows that a crash left behind
                     array = store._array(name)

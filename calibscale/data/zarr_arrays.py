@@ -121,6 +121,12 @@ def remove_folder(place: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def remove_partial_files(place: Path) -> None:
+    """Remove files that zarr was writing in a local store when its process was killed."""
+    for file in place.rglob("*.partial"):
+        file.unlink(missing_ok=True)
+
+
 def remove_remote_arrays(url: str | Path) -> None:
     """Remove all files of a group at a URL except its metadata."""
     system, path = file_system(url)

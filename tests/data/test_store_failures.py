@@ -34,6 +34,17 @@ def test_writer__refuses_rows_after_close(tmp_path):
     assert LogitStore.open(tmp_path / "s.zarr").rows == 10
 
 
+def test_writer__removes_files_that_a_killed_writer_was_writing(tmp_path):
+    store = filled(tmp_path / "s.zarr", 10)
+    # Zarr writes a chunk under such a name, and renames it when it is complete.
+    leftover = tmp_path / "s.zarr" / "labels" / "c" / "0.0123456789abcdef.partial"
+    leftover.write_bytes(b"half")
+    with store.writer() as writer:
+        writer.append(logits(5), labels(5))
+    assert not leftover.exists()
+    assert LogitStore.open(tmp_path / "s.zarr").rows == 15
+
+
 def test_writer__may_be_closed_twice(tmp_path):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with store.writer() as writer:
