@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from typing import Any
 
 import click
@@ -34,11 +35,12 @@ def warm_up() -> None:
 
     labels = np.array([1, 0, 1])
     estimators: list[Any] = [*default_estimators(), "ece(edges=equal-mass)"]
-    for dtype in (np.float32, np.float64):
-        halves = np.full((3, 2), 0.5, dtype)
+    # Scores of two classes have kernels of their own.  The last source has two classes.
+    for classes, dtype in product((3, 2), (np.float32, np.float64)):
+        equal = np.full((3, classes), 1.0 / classes, dtype)
         for source in (
-            from_arrays(logits=halves, labels=labels),
-            from_arrays(probabilities=halves, labels=labels),
+            from_arrays(logits=equal, labels=labels),
+            from_arrays(probabilities=equal, labels=labels),
         ):
             evaluate(source, estimators, scheduler="serial")
     pairwise = ("jkce(method=tiles)", "jkce(method=tiles, precision=float32)")
