@@ -234,7 +234,9 @@ class BBQ(RecalibrationMethod):
         n = float(sums[1].sum() ** 2 / sums[2].sum())
         root = n ** (1.0 / 3.0)
         numbers = range(max(1, int(root / 10)), max(1, math.ceil(min(n / 5, 10 * root))) + 1)
-        cells = _Cells(sums[[1, 3, 4]] * (n / sums[1].sum()), EqualMassCells(sums[1]))
+        weight, p, delta = sums[[1, 3, 4]]
+        scale = n / weight.sum()
+        cells = _Cells(scale * np.stack([weight, p, delta]), EqualMassCells(weight))
         histograms = [self._histogram(cells, count, n) for count in numbers]
         scores, edges, values = zip(*histograms, strict=True)
         weights = np.exp(np.array(scores) - max(scores))
