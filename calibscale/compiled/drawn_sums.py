@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from calibscale.compiled.jit import inlined, kernel
+from calibscale.compiled.label_groups import add_by_label
 
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
 _CHANGED_ROWS = 1024  # rows whose changes of labels stay in cache for hundreds of replicates
-_TILE_FEATURES = 256  # features of these rows that are added at once
-_GROUPED_LABELS = 64  # most labels for which rows are grouped
-_GROUPED_FEATURES = 256  # features from which rows are grouped by label before they are added
+_FEW_CHANGING = 0.2  # share of rows with another label, below which these rows alone are added
+_GROUPED_LABELS = 64  # most labels of which all rows are added, as each has a group with few rows
 
 
 @inlined()
@@ -33,17 +33,23 @@ def _find_moved(drawn, labels, start, moved):
     return count
 
 
-def move_features(drawn, labels, phi, out):
-    """out[b, y] += φ and out[b, y*] −= φ for rows with a drawn label y* other than y.
+def add_features(drawn, labels, phi, changing, sums, out):
+    """out[b] += Σ δ*φᵀ with the drawn labels, from `sums` = Σ δφᵀ with the observed labels.
 
-    The sums of two labels change by opposite amounts.  A product of matrices is then faster than
-    loops over the changed rows.
+    A row with another drawn label y* adds its features to the sum of y, and subtracts them from the
+    sum of y*.  `changing` is the expected number of these rows.
 
-    axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, out (B, K, m)
+    axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """
-    if out.shape[1] != 2:
-        _move_features_of_labels(drawn, labels, phi, out)
+    K = len(sums)
+    if K > 2 and changing >= _FEW_CHANGING * len(labels) and K <= _GROUPED_LABELS:
+        add_by_label(drawn, labels, phi, sums, out)
         return
+    out += sums
+    if K > 2:
+        _move_features(drawn, labels, phi, out)
+        return
+    # The sums of two labels change by opposite amounts, which products of matrices add.
     for low in range(0, len(labels), _CHANGED_ROWS):
         rows = slice(low, low + _CHANGED_ROWS)
         changes = np.subtract(drawn[:, rows], labels[rows], dtype=np.float64) @ phi[rows]
@@ -52,23 +58,11 @@ def move_features(drawn, labels, phi, out):
 
 
 @kernel
-def _move_features_of_labels(drawn, labels, phi, out):
-    """`move_features` by loops over the rows with another label.
+def _move_features(drawn, labels, phi, out):
+    """out[b, y] += φ and out[b, y*] −= φ for rows with a drawn label y* other than y, row by row.
 
-    With many features, rows are grouped by label, so that four rows are added per store.  With few
-    features, grouping the rows takes longer than adding them, and with many labels groups are
-    small.
-
-    axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, out (B, K, m)
+    axes: as `add_features`
     """
-    if phi.shape[1] < _GROUPED_FEATURES or out.shape[1] > _GROUPED_LABELS:
-        _move_row_by_row(drawn, labels, phi, out)
-    else:
-        _move_by_label(drawn, labels, phi, out)
-
-
-@inlined()
-def _move_row_by_row(drawn, labels, phi, out):
     rows, m = phi.shape
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, rows, _ROWS):
@@ -79,74 +73,6 @@ def _move_row_by_row(drawn, labels, phi, out):
                 for j in range(m):
                     old[j] += features[j]
                     new[j] -= features[j]
-
-
-@inlined()
-def _move_by_label(drawn, labels, phi, out):
-    rows, m = phi.shape
-    B, K = out.shape[:2]
-    moved = np.empty(_ROWS, np.int64)
-    grouped = np.empty((B, 2 * _ROWS), np.int64)
-    ends = np.empty((B, 2 * K), np.int64)
-    tile = np.empty((_ROWS, _TILE_FEATURES))  # contiguous copy of a part of φ, to stay in cache
-    for start in range(0, rows, _ROWS):
-        size = min(_ROWS, rows - start)
-        for b in range(B):
-            count = _find_moved(drawn[b], labels, start, moved)
-            _group_by_label(drawn[b], labels, start, moved[:count], grouped[b], ends[b])
-        for low in range(0, m, _TILE_FEATURES):
-            high = min(low + _TILE_FEATURES, m)
-            for i in range(size):
-                for j in range(high - low):
-                    tile[i, j] = phi[start + i, low + j]
-            for b in range(B):
-                first = 0
-                for group in range(2 * K):
-                    sign = 1.0 if group < K else -1.0
-                    members = grouped[b, first : ends[b, group]]
-                    _add_rows(tile, members, sign, out[b, group % K][low:high])
-                    first = ends[b, group]
-
-
-@inlined()
-def _group_by_label(drawn, labels, start, moved, grouped, ends):
-    """Sort the positions of moved rows within a block by their old label, then by their new one.
-
-    axes: drawn and labels (c,), moved (r,), grouped (≥ 2r,), ends of the groups (2K,)
-    """
-    K = ends.size // 2
-    ends[:] = 0
-    for i in moved:
-        ends[labels[i]] += 1
-        ends[K + drawn[i]] += 1
-    total = 0
-    for group in range(2 * K):
-        count = ends[group]
-        ends[group] = total
-        total += count
-    # The end of each group starts at its first position and moves to its last.
-    for i in moved:
-        for group in (labels[i], K + drawn[i]):
-            grouped[ends[group]] = i - start
-            ends[group] += 1
-
-
-@inlined()
-def _add_rows(tile, members, sign, total):
-    """total += sign · Σ tile[i] over the members i, four rows at a time.
-
-    axes: tile (r, ≥ m), members (g,), total (m,)
-    """
-    fours = members.size // 4 * 4
-    for g in range(0, fours, 4):
-        first, second = tile[members[g]], tile[members[g + 1]]
-        third, fourth = tile[members[g + 2]], tile[members[g + 3]]
-        for j in range(total.size):
-            total[j] += sign * ((first[j] + second[j]) + (third[j] + fourth[j]))
-    for g in range(fours, members.size):
-        row = tile[members[g]]
-        for j in range(total.size):
-            total[j] += sign * row[j]
 
 
 @kernel

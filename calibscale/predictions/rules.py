@@ -35,6 +35,8 @@ class Rules:
         Position of a covariate that statistics read, which may be missing and must not be infinite.
     large_chunks : bool
         Whether each chunk has a cost of its own.
+    replicates : bool
+        Whether replicates of a null are drawn, which all read the features of a chunk.
     cluster : int, optional
         Position of the covariate with the hash of the cluster.
     columns : {role: names}
@@ -51,6 +53,7 @@ class Rules:
     covariates: tuple[int, ...] = ()
     optional: int | None = None
     large_chunks: bool = False
+    replicates: bool = False
     cluster: int | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -65,9 +68,15 @@ class Rules:
 
     @property
     def compute_rows(self) -> int:
-        """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
+        """Number of rows in a chunk: a few megabytes with m features, to stay in cache.
+
+        Replicates have a cost per chunk, as each reads and writes its sums.  They take more rows.
+        """
         if self.large_chunks:
             # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
             # ones.
             return max(512, 2**20 // self.target.n_features)
-        return min(8192, max(512, 2**20 // (2 * self.target.n_features + self.features)))
+        numbers = 2 * self.target.n_features + self.features
+        if self.replicates:
+            return min(8192, max(512, 2**20 // numbers, min(2048, 2**22 // numbers)))
+        return min(8192, max(512, 2**20 // numbers))

@@ -114,16 +114,24 @@ class FeatureSums(PairStatistic):
     ) -> None:
         """Add the sums of drawn labels: the observed sums, changed by rows with another label."""
         w, (B, combinations, K, m) = rows.weights, out.shape
-        by_code = out.reshape(B, combinations * K, m)
+        sums = np.zeros((combinations * K, m))
         for code, members in self._combinations(codes):
-            by_code[:, code * K : (code + 1) * K] += rows.delta[members].T @ phi[members]
+            sums[code * K : (code + 1) * K] = rows.delta[members].T @ phi[members]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
         squares += norms[0]
         observed = (rows.q - rows.delta).argmax(axis=1)  # q − δ is the unit vector of the label
-        drawn_sums.move_features(
-            drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
+        changing = float(np.sum(1.0 - rows.q[np.arange(len(rows)), observed]))
+        # The labels of each combination of categories have sums of their own.
+        first = codes * K
+        drawn_sums.add_features(
+            drawn + first.astype(np.int32),
+            observed + first,
+            phi,
+            changing,
+            sums,
+            out.reshape(B, combinations * K, m),
         )
 
 

@@ -19,7 +19,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.results.levels import missing_last
 from calibscale.statistics.parked_states import parked, resumed
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Replicates, Statistic
 
 States = dict[Statistic, Any]
 MAX_GROUPS = 1000  # each group has states of its own in memory
@@ -190,6 +190,7 @@ def scan_of(
         covariates=tuple(source.covariate(name) for name in covariates),
         optional=None if optional is None else source.covariate(optional),
         large_chunks=any(s.large_chunks for s in statistics),
+        replicates=any(isinstance(s, Replicates) for s in statistics),
     )
     size = block_rows or source.block_rows
     return Scan(source, statistics, rules, size, -(-source.rows // size), split)

@@ -88,9 +88,9 @@ class Moments(Statistic):
         if len(chunk.weights):
             phi = phi * w[:, None]
         if replicates.draws_labels(chunk):
-            C += chunk.delta.T @ phi
             drawn = replicates.labels(chunk)
-            drawn_sums.move_features(drawn, chunk.labels, phi, C)
+            changing = float(np.sum(1.0 - chunk.q[np.arange(len(chunk)), chunk.labels]))
+            drawn_sums.add_features(drawn, chunk.labels, phi, changing, chunk.delta.T @ phi, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
             # |δ*|² of drawn labels is not |δ|².

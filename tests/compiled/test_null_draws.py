@@ -282,21 +282,23 @@ def _one_hot(y, K):
     return np.eye(K)[y]
 
 
-@pytest.mark.parametrize("rows", [20, 300, 1000])  # blocks of 256 rows
-@pytest.mark.parametrize("K", [2, 3, 64, 65])  # rows are grouped for up to 64 labels
-@pytest.mark.parametrize("m", [6, 255, 300])  # and from 256 features
-def test_move_features__gives_the_sums_of_drawn_labels(rows, K, m):
+@pytest.mark.parametrize("rows", [0, 20, 300])  # panels of 128 rows
+@pytest.mark.parametrize("K", [2, 3, 64, 65])  # rows are grouped for 3 to 64 labels
+@pytest.mark.parametrize("m", [6, 200])  # panels of 32 features, four of which are written together
+@pytest.mark.parametrize("share", [0.0, 1.0])  # of rows that are expected to change
+def test_add_features__gives_the_sums_of_drawn_labels(rows, K, m, share):
     rng = np.random.default_rng([rows, K, m])
     y = rng.integers(0, K, rows)
     drawn = rng.integers(0, K, (4, rows)).astype(np.int32)
     drawn[0] = y
     phi = rng.normal(size=(rows, m))
-    start = np.broadcast_to(-_one_hot(y, K).T @ phi, (4, K, m)).copy()
+    sums = -_one_hot(y, K).T @ phi
+    start = rng.normal(size=(4, K, m))
     out = start.copy()
-    drawn_sums.move_features(drawn, y, phi, out)
-    np.testing.assert_array_equal(out[0], start[0])  # the same labels: the same bits
-    for sums, z in zip(out, drawn, strict=True):
-        np.testing.assert_allclose(sums, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
+    drawn_sums.add_features(drawn, y, phi, share * rows, sums, out)
+    np.testing.assert_array_equal(out[0], start[0] + sums)  # the same labels: the same bits
+    for added, z in zip(out - start, drawn, strict=True):
+        np.testing.assert_allclose(added, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
 
 
 def test_label_sums__are_those_of_squares(drawn, rng):
