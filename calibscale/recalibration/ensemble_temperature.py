@@ -165,9 +165,10 @@ class EnsembleTemperature(RecalibrationMethod):
     """Ensemble temperature scaling p' = w₁ softmax(z / T) + w₂ softmax(z) + w₃ / K.
 
     For any number of classes [Zhang, Kailkhura & Han, ICML 2020, “ETS”].  The temperature T is that
-    of `TemperatureScaling`.  Then the weights, at least 0 with the sum 1, minimise the log loss,
-    which is convex in them.  So the log loss of the rows of the fit is at most that of the
-    temperature.  w₃ is at least 2⁻⁵³, so that no probability is 0.
+    of `TemperatureScaling`, whose fit leaves out rows with a logit of −∞ for the label.  Then the
+    weights, at least 0 with the sum 1, minimise the log loss, which is convex in them.  So the log
+    loss of the rows of the fit is at most that of the temperature.  w₃ is at least 2⁻⁵³, so that no
+    probability is 0.
 
     The order of the classes of a row is kept unless w₃ = 1, and with it the accuracy.  Unlike one
     temperature, the mixture also corrects predictions of which some are right far less often than

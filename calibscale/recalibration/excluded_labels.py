@@ -7,11 +7,14 @@ single such row would determine the fit.  Probabilities of 0 are raised to a cli
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from calibscale.errors import OptionError
 from calibscale.formatting import number_texts
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
@@ -69,6 +72,28 @@ def of_possible_labels(read: Read) -> Read:
     return read_possible
 
 
+@contextmanager
+def fit_to_possible_labels(setup: DataProfile, read: Read) -> Iterator[Read]:
+    """Passes as by `of_possible_labels`, for a fit whose error says how many rows they leave out.
+
+    What the error says of all rows is true of the others alone.
+    """
+    excluded = 0
+
+    def read_all(*statistics: Statistic, **options: Any) -> PassResult:
+        nonlocal excluded
+        result = read(*statistics, **options)
+        excluded = count_of_excluded(setup, result.counts)
+        return result
+
+    try:
+        yield of_possible_labels(read_all)
+    except OptionError as error:
+        if not excluded:
+            raise
+        raise OptionError(f"{error}; {_excluded_rows(excluded)} left out of the fit") from error
+
+
 def count_of_excluded(setup: DataProfile, counts: RowCounts) -> int:
     """Number of rows that `of_possible_labels` leaves out, of the counts of a pass."""
     return counts.impossible if setup.source.kind == "logits" else 0
@@ -78,8 +103,13 @@ def excluded_note(count: int, place: str) -> tuple[str, ...]:
     """Sentence on the rows that are left out of a place, such as the fit, if there are any."""
     if not count:
         return ()
-    rows, were = number_texts.plural(count, "row"), "was" if count == 1 else "were"
     return (
-        f"{rows} with a logit of −inf for the label {were} left out of {place}, because any finite "
-        "number in place of −inf would determine the fit",
+        f"{_excluded_rows(count)} left out of {place}, because any finite number in place of −inf "
+        "would determine the fit",
     )
+
+
+def _excluded_rows(count: int) -> str:
+    """Subject and verb of a sentence on rows that are left out."""
+    rows, were = number_texts.plural(count, "row"), "was" if count == 1 else "were"
+    return f"{rows} with a logit of −inf for the label {were}"

@@ -19,7 +19,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import cells_of_scores
 from calibscale.recalibration.covariate_groups import check_groups, groups_of, numbers_of_rows
-from calibscale.recalibration.excluded_labels import of_possible_labels
+from calibscale.recalibration.excluded_labels import fit_to_possible_labels
 from calibscale.recalibration.group_effects import (
     FIRST_FACTOR,
     LEAST_DEVIATION,
@@ -140,6 +140,7 @@ class Hierarchical(RecalibrationMethod):
     of few rows stay near the map of all rows, and groups that differ by chance alone have nearly
     the same map.  A group whose labels are all equal has a finite map.  Rows of groups that the fit
     has not seen, or without a group (a missing number or an empty text), have the map of all rows.
+    Rows with a logit of −∞ for the label are left out of the fit, as by `Platt`.
 
     Penalised quasi-likelihood underestimates the covariance where nearly all groups have few rows,
     and so shrinks too much.  Fits to halves of the rows shrink small groups more than the fit to
@@ -174,13 +175,15 @@ class Hierarchical(RecalibrationMethod):
                 f"{self.name} needs the covariate with the groups: pass covariates= (--covariates)"
             )
         covariate = groups_of(self, setup, MAX_GROUPS)
-        read = of_possible_labels(read)
-        cells = cells_of_scores(setup, read)
-        overall = logistic_fit(self.name, setup, read, cells, ("log_odds", "one"), self.clip)
         assert covariate.covariate is not None
         assert covariate.position is not None
         axis = Axis(covariate.covariate, covariate.position, covariate.levels)
-        fitted = self._fit_groups(read, axis, overall.coefficients)
+        with fit_to_possible_labels(setup, read) as read_possible:
+            cells = cells_of_scores(setup, read_possible)
+            overall = logistic_fit(
+                self.name, setup, read_possible, cells, ("log_odds", "one"), self.clip
+            )
+            fitted = self._fit_groups(read_possible, axis, overall.coefficients)
         maps = overall.coefficients + fitted.effects
         # Groups without labelled rows have the map of all rows, as unseen groups have.
         seen = np.flatnonzero(fitted.rows > 0.0)

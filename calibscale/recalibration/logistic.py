@@ -19,7 +19,7 @@ from calibscale.recalibration.cell_fits import cells_of_scores, start_from_cells
 from calibscale.recalibration.excluded_labels import (
     count_of_excluded,
     excluded_note,
-    of_possible_labels,
+    fit_to_possible_labels,
 )
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
@@ -323,9 +323,11 @@ class Platt(RecalibrationMethod):
         return PlattFit
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
-        read = of_possible_labels(read)
-        cells = cells_of_scores(setup, read)
-        fit = logistic_fit(self.name, setup, read, cells, ("log_odds", "one"), self.clip)
+        with fit_to_possible_labels(setup, read) as read_possible:
+            cells = cells_of_scores(setup, read_possible)
+            fit = logistic_fit(
+                self.name, setup, read_possible, cells, ("log_odds", "one"), self.clip
+            )
         slope, intercept = fit.coefficients.tolist()
         return PlattFit(
             slope=slope,
@@ -403,7 +405,8 @@ class Beta(RecalibrationMethod):
     It corrects the two ends of the probabilities by different slopes, as the likelihood ratio of
     scores with Beta distributions does [Kull, Silva Filho & Flach, EJS 11 (2017), eq. 8].  With a =
     b it is `Platt`.  The fit is of maximum likelihood by Newton's method.  If a or b is negative,
-    the map would decrease somewhere, and the fit is repeated without it, as its authors do.
+    the map would decrease somewhere, and the fit is repeated without it, as its authors do.  Rows
+    are left out as by `Platt`.
 
     Parameters
     ----------
@@ -422,8 +425,12 @@ class Beta(RecalibrationMethod):
         return BetaFit
 
     def _fit(self, setup: DataProfile, read: Read) -> BetaFit:
+        with fit_to_possible_labels(setup, read) as read_possible:
+            return self._fit_to(setup, read_possible)
+
+    def _fit_to(self, setup: DataProfile, read: Read) -> BetaFit:
+        """Fit without negative slopes, to rows that have a finite log loss."""
         design: tuple[str, ...] = _BETA
-        read = of_possible_labels(read)
         cells = cells_of_scores(setup, read)
         passes = 0 if cells is None else 1
         while True:

@@ -17,7 +17,11 @@ from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.recalibration.cell_fits import HISTOGRAM
-from calibscale.recalibration.excluded_labels import of_possible_labels
+from calibscale.recalibration.excluded_labels import (
+    count_of_excluded,
+    excluded_note,
+    of_possible_labels,
+)
 from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
@@ -129,7 +133,8 @@ class _ClassFits:
             if needed:
                 result = self.read(*needed)
                 self.passes += 1
-                counts = result.counts
+                # The rows of a class against the others have probabilities, and none is left out.
+                counts = result.counts._replace(impossible=0)
                 results |= {statistic: result.groups[None][statistic] for statistic in needed}
         return fits
 
@@ -161,7 +166,8 @@ class OneVsRest(RecalibrationMethod):
     classes.  Classes share their passes.  A class with fewer labelled rows than `min_rows`, or
     with rows that do not determine its fit, gets the probability of one temperature that is fitted
     to all classes, before the normalisation.  m_k is at least 2⁻⁵³, so that the log loss of
-    new rows is finite.
+    new rows is finite.  Fits of ``platt``, ``beta`` and of the temperature leave out rows with a
+    logit of −∞ for the label.
 
     Parameters
     ----------
@@ -212,12 +218,14 @@ class OneVsRest(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> OneVsRestFit:
         self.binary.check_weights(setup.source)
+        by_likelihood = self.method in ("platt", "beta")
+        read_fitted = of_possible_labels(read) if by_likelihood else read
         table = LabelTable()
-        result = read(table)
+        result = read_fitted(table)
         rows = result.groups[None][table].counts.sum(axis=0)
         # Without enough rows, a class has no fit, which is not tried.
         fits: list[FittedRecalibrator | None] = [None] * setup.classes
-        class_fits = _ClassFits(self.binary, setup, read, passes=1)
+        class_fits = _ClassFits(self.binary, setup, read_fitted, passes=1)
         for labels in self._batches(np.flatnonzero(rows >= self.min_rows).tolist()):
             for label, fit in class_fits.of(labels).items():
                 fits[label] = fit
@@ -231,6 +239,9 @@ class OneVsRest(RecalibrationMethod):
                 f"labelled rows, or rows that do not determine a fit: they get the probability "
                 f"of {name}"
             )
+        if by_likelihood or rare:
+            place = "the fits" if by_likelihood else "the fit of the temperature of all classes"
+            notes += excluded_note(count_of_excluded(setup, result.counts), place)
         return OneVsRestFit(
             fits=tuple(fits),
             temperature=temperature,

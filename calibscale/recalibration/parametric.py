@@ -23,7 +23,7 @@ from calibscale.recalibration.class_losses import MapInputs
 from calibscale.recalibration.excluded_labels import (
     count_of_excluded,
     excluded_note,
-    of_possible_labels,
+    fit_to_possible_labels,
 )
 from calibscale.recalibration.logit_maps import LogitMap
 from calibscale.recalibration.onnx_graphs import OnnxScore
@@ -216,7 +216,8 @@ class TemperatureScaling(RecalibrationMethod):
         # Cells of the scores of two classes say after the first pass nearly where the minimum is.
         loss = TemperedLoss(1.0, self.clip)
         has_cells = setup.classes == 2
-        slope = fitted_slope(loss, of_possible_labels(read), LAST_STEP, has_cells)
+        with fit_to_possible_labels(setup, read) as read_possible:
+            slope = fitted_slope(loss, read_possible, LAST_STEP, has_cells)
         return self._fit_of(slope, setup)
 
     def _fit_near(self, setup: DataProfile, read: Read, near: FittedRecalibrator) -> TemperatureFit:
@@ -226,7 +227,9 @@ class TemperatureScaling(RecalibrationMethod):
     def fit_from(self, temperature: float, setup: DataProfile, read: Read) -> TemperatureFit:
         """Fit that judges a fit with another temperature, at which the search starts."""
         loss = TemperedLoss(1.0 / temperature, self.clip)
-        return self._fit_of(fitted_slope(loss, of_possible_labels(read), JUDGING_STEP), setup)
+        with fit_to_possible_labels(setup, read) as read_possible:
+            slope = fitted_slope(loss, read_possible, JUDGING_STEP)
+        return self._fit_of(slope, setup)
 
     def _fit_of(self, slope: FittedSlope, setup: DataProfile) -> TemperatureFit:
         """Fit with the result of a search."""

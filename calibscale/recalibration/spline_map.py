@@ -16,7 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.cell_fits import HISTOGRAM, cell_hessian, cell_minimum
-from calibscale.recalibration.excluded_labels import of_possible_labels
+from calibscale.recalibration.excluded_labels import fit_to_possible_labels
 from calibscale.recalibration.log_odds_cells import LogOddsCells, LogOddsHistogram
 from calibscale.recalibration.logistic import (
     LogisticFit,
@@ -216,7 +216,8 @@ class Spline(RecalibrationMethod):
     Knots and λ come from a histogram of the scores in one pass before.  Logits beyond the log-odds
     of `clip` need another pass for a histogram of them.  λ has the smallest Akaike criterion of 27
     values and of a line, which is `Platt`.  If f decreases somewhere, λ is raised to the next value
-    until it does not.  Only a line may decrease, and a note says so.
+    until it does not.  Only a line may decrease, and a note says so.  Rows with a logit of −∞ for
+    the label are left out of the fit, as by `Platt`.
 
     Parameters
     ----------
@@ -259,7 +260,11 @@ class Spline(RecalibrationMethod):
         return SplineFit
 
     def _fit(self, setup: DataProfile, read: Read) -> SplineFit:
-        read = of_possible_labels(read)
+        with fit_to_possible_labels(setup, read) as read_possible:
+            return self._fit_to(setup, read_possible)
+
+    def _fit_to(self, setup: DataProfile, read: Read) -> SplineFit:
+        """Fit to rows that have a finite log loss."""
         extents = LogOddsExtents(self.clip)
         states = read(HISTOGRAM, extents).groups[None]
         extent: Floats = states[extents].extent

@@ -137,3 +137,27 @@ def test_settings__are_checked():
         OneVsRest(min_rows=0)
     with pytest.raises(OptionError, match="one_vs_rest is for three classes or more; there are 2"):
         cs.recalibrate(_column(np.array([0.2, 0.7])), "one_vs_rest")
+
+
+@pytest.fixture
+def excluded_labels(rng):
+    """Rows of which the first three have a logit of −∞ for the label, and the others alone."""
+    z = rng.normal(size=(N, K))
+    y = (z / 1.5 + rng.gumbel(size=z.shape)).argmax(axis=1)
+    z[np.arange(3), y[:3]] = -np.inf
+    return tuple(cs.from_arrays(logits=z[start:], labels=y[start:]) for start in (0, 3))
+
+
+@pytest.mark.parametrize("name", ["platt", "beta"])
+def test_fit__leaves_out_labels_that_logits_exclude(excluded_labels, name):
+    fitted, expected = (OneVsRest(name).fit(source) for source in excluded_labels)
+    _, rest = excluded_labels
+    transformed, of_rest = (probabilities(recalibrated(rest, fit)) for fit in (fitted, expected))
+    np.testing.assert_allclose(transformed, of_rest, rtol=1e-9)  # sums of other chunks
+    assert any("3 rows with a logit of −inf for the label were left out" in n for n in fitted.notes)
+    assert expected.notes == ()
+
+
+def test_fit__of_a_class_has_no_note_on_rows_that_it_keeps(excluded_labels):
+    fitted = OneVsRest("platt").fit(excluded_labels[0])
+    assert not any("left out" in note for fit in fitted.fits for note in fit.notes)

@@ -513,3 +513,34 @@ def test_recalibrate__refuses_rows_with_labels_that_logits_exclude(rng, method):
     source = cs.from_arrays(logits=logits, labels=labels)
     with pytest.raises(cs.OptionError, match="has a logit of −inf for i"):
         cs.recalibrate(source, method)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("temperature", "every labelled row is classified correctly"),
+        ("platt", "the predictions separate the labels"),
+        ("beta", "the predictions separate the labels"),
+        ("spline", "the predictions separate the labels"),
+    ],
+)
+def test_recalibrate__says_in_errors_how_many_labels_logits_exclude(rng, method, reason):
+    z = rng.normal(size=100)
+    logits, labels = np.column_stack([-z, z]), (z > 0).astype(int)
+    logits[0], labels[0] = (0.0, -np.inf), 1
+    source = cs.from_arrays(logits=logits, labels=labels)
+    with pytest.raises(
+        cs.OptionError, match=f"{reason}.*; 1 row with a logit of −inf for the label"
+    ):
+        cs.recalibrate(source, method)
+
+
+def test_recalibrate__hierarchical_says_that_all_rows_with_a_group_are_left_out(rng):
+    z, labels, groups = rng.normal(size=500), rng.integers(0, 2, 500), np.full(500, np.nan)
+    z[:3], labels[:3], groups[:3] = -np.inf, 1, [0.0, 1.0, 1.0]
+    source = cs.from_arrays(logits=z, labels=labels, binary=True, covariates={"region": groups})
+    left_out = "3 rows with a logit of −inf for the label were left out of the fit"
+    with pytest.raises(
+        cs.OptionError, match=f"row has a value of 'region'; {left_out}"
+    ):
+        cs.recalibrate(source, "hierarchical", covariates=("region",))
