@@ -14,6 +14,8 @@ from calibscale.compiled.jit import inlined, kernel
 from calibscale.compiled.label_groups import add_by_label
 
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
+_SQUARES = 8192  # squares of residuals, which stay in cache
+_CELLS_PER_ROW = 2  # most cells for each row, so that all rows are added
 _CHANGED_ROWS = 1024  # rows whose changes of labels stay in cache for hundreds of replicates
 _FEW_CHANGING = 0.2  # share of rows with another label, below which these rows alone are added
 _GROUPED_LABELS = 64  # most labels of which all rows are added, as each has a group with few rows
@@ -88,20 +90,29 @@ def label_sums(drawn, q, a, t, out):
         out (2, B)
     """
     rows, K = q.shape
-    for i in range(rows):
-        top = 0
-        for k in range(1, K):
-            top = k if q[i, k] > q[i, top] else top
-        without_top = 0.0
-        for k in range(K):
-            without_top += q[i, k] * q[i, k] if k != top else 0.0
-        square = 1.0 + without_top + q[i, top] * q[i, top]
-        at_top = without_top + (1.0 - q[i, top]) ** 2
+    size = max(_SQUARES // K, 1)
+    squares = np.empty((size, K))  # |δ*|² of some rows for every label
+    for start in range(0, rows, size):
+        stop = min(start + size, rows)
+        for i in range(start, stop):
+            top = 0
+            for k in range(1, K):
+                top = k if q[i, k] > q[i, top] else top
+            without_top = 0.0
+            for k in range(K):
+                without_top += q[i, k] * q[i, k] if k != top else 0.0
+            square = 1.0 + without_top + q[i, top] * q[i, top]
+            for k in range(K):
+                squares[i - start, k] = square - 2.0 * q[i, k]
+            squares[i - start, top] = without_top + (1.0 - q[i, top]) ** 2
         for b in range(drawn.shape[0]):
-            y = drawn[b, i]
-            d = at_top if y == top else square - 2.0 * q[i, y]
-            out[0, b] += a[i] * d
-            out[1, b] += t[i] * d
+            by_a = by_t = 0.0
+            for i in range(start, stop):
+                square = squares[i - start, drawn[b, i]]
+                by_a += a[i] * square
+                by_t += t[i] * square
+            out[0, b] += by_a
+            out[1, b] += by_t
 
 
 @kernel
@@ -122,7 +133,6 @@ def move_cells(drawn, labels, cells, weights, out):
                 out[b, cells[i], drawn[b, i]] -= weights[i]
 
 
-@kernel
 def move_bins(drawn, labels, bins, weights, out):
     """out[b, y, bin of q_y] += w, and −= w for y*, for rows with a drawn label y* other than y.
 
@@ -133,6 +143,40 @@ def move_bins(drawn, labels, bins, weights, out):
         weights (c,)
         out (B, K, bins)
     """
+    # Sums over all rows have no branches, but many cells take longer to add than few rows.
+    move = _add_all_to_bins if out[0].size <= _CELLS_PER_ROW * len(labels) else _move_between_bins
+    move(drawn, labels, bins, weights, out)
+
+
+@kernel
+def _add_all_to_bins(drawn, labels, bins, weights, out):
+    """`move_bins` by sums over all rows by y and by y*, which have the same bits if y* = y."""
+    (B, K, n_bins), rows = out.shape, weights.size
+    cells = np.empty((_ROWS, K), np.int32)
+    sums = np.zeros((1 + B, K * n_bins))  # by y, then by y* of each replicate
+    for start in range(0, rows, _ROWS):
+        part = slice(start, min(start + _ROWS, rows))
+        for i in range(part.start, part.stop):
+            for k in range(K):
+                cells[i - start, k] = k * n_bins + bins[i, k]
+        _add_to_cells(labels[part], cells, weights[part], sums[0])
+        for b in range(B):
+            _add_to_cells(drawn[b, part], cells, weights[part], sums[1 + b])
+    for b in range(B):
+        for k in range(K):
+            for j in range(n_bins):
+                out[b, k, j] += sums[0, k * n_bins + j] - sums[1 + b, k * n_bins + j]
+
+
+@inlined()
+def _add_to_cells(labels, cells, weights, sums):
+    for i in range(labels.size):
+        sums[cells[i, labels[i]]] += weights[i]
+
+
+@kernel
+def _move_between_bins(drawn, labels, bins, weights, out):
+    """`move_bins` by rows with another label alone."""
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, weights.size, _ROWS):
         for b in range(drawn.shape[0]):

@@ -20,6 +20,7 @@ _LANES = 32  # features of a panel
 _GROUP = 4  # rows that are added together
 _ROWS = 128  # rows of a panel, which then takes 32 KB
 _PANELS = 4  # panels whose sums are written together, so that a sum has 1 KB in a row
+_REPLICATES = 128  # replicates whose sums stay in the second cache
 _CACHE_LINE = 64
 
 
@@ -144,6 +145,13 @@ def add_by_label(drawn, labels, phi, sums, out):
 
     axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """
+    for first in range(0, len(out), _REPLICATES):
+        part = slice(first, first + _REPLICATES)
+        _add_replicates(drawn[part], labels, phi, sums, out[part])
+
+
+@inlined()
+def _add_replicates(drawn, labels, phi, sums, out):
     (c, m), (B, K) = phi.shape, out.shape[:2]
     members, label_of_group, groups = _groups_of(labels, drawn, K)
     panel = _aligned_zeros((_ROWS + 1) * _LANES).reshape(_ROWS + 1, _LANES)

@@ -271,12 +271,39 @@ FINE_HALF = _EXPONENTS << _MANTISSA_BITS
 FINE_CELLS = 2 * FINE_HALF
 
 
+_BINNED_ROWS = 256  # rows whose bins are found together
+_COUNTED_EDGES = 128  # most inner edges that are all compared with a prediction
+
+
 @inlined()
-def _bin(p, edges, left_closed):
+def _find_bins(p, edges, left_closed, out):
     """Index b with edges[b] < p ≤ edges[b+1], or edges[b] ≤ p < edges[b+1] if `left_closed`.
 
     Predictions beyond the edges join the bins at the ends.
+
+    Axes:
+        p, out (rows,)
+        edges (B+1,)
     """
+    if edges.size - 2 > _COUNTED_EDGES:
+        for i in range(p.size):
+            out[i] = _bin(p[i], edges, left_closed)
+        return
+    # The index is the number of inner edges below p.  A loop over rows has no branches, and is
+    # faster than a search.
+    out[:] = 0
+    for edge in edges[1:-1]:
+        if left_closed:
+            for i in range(p.size):
+                out[i] += 1 if p[i] >= edge else 0
+        else:
+            for i in range(p.size):
+                out[i] += 1 if p[i] > edge else 0
+
+
+@inlined()
+def _bin(p, edges, left_closed):
+    """Bin of one prediction, see `_find_bins`."""
     B = edges.size - 1
     # The guess is right up to rounding for equal widths.  The loops correct it for any edges.
     low = edges[0]
@@ -306,14 +333,18 @@ def bin_column(p, delta, weights, edges, left_closed, sums):
         sums (5, B)
     """
     weighted = weights.size > 0
-    for i in range(p.size):
-        b = _bin(p[i], edges, left_closed)
-        w = weights[i] if weighted else 1.0
-        sums[0, b] += 1.0
-        sums[1, b] += w
-        sums[2, b] += w * w
-        sums[3, b] += w * p[i]
-        sums[4, b] += w * delta[i]
+    bins = np.empty(_BINNED_ROWS, np.int64)
+    for start in range(0, p.size, _BINNED_ROWS):
+        part = p[start : start + _BINNED_ROWS]
+        _find_bins(part, edges, left_closed, bins[: part.size])
+        for i in range(start, start + part.size):
+            b = bins[i - start]
+            w = weights[i] if weighted else 1.0
+            sums[0, b] += 1.0
+            sums[1, b] += w
+            sums[2, b] += w * w
+            sums[3, b] += w * p[i]
+            sums[4, b] += w * delta[i]
 
 
 @kernel
@@ -324,8 +355,9 @@ def bin_numbers(p, edges, left_closed, out):
         p, out (rows,)
         edges (B+1,)
     """
-    for i in range(p.size):
-        out[i] = _bin(p[i], edges, left_closed)
+    for start in range(0, p.size, _BINNED_ROWS):
+        part = slice(start, start + _BINNED_ROWS)
+        _find_bins(p[part], edges, left_closed, out[part])
 
 
 @kernel
@@ -340,16 +372,22 @@ def bin_classes(q, delta, weights, edges, left_closed, sums):
     """
     weighted = weights.size > 0
     rows, K = q.shape
-    for i in range(rows):
-        w = weights[i] if weighted else 1.0
+    column = np.empty(_BINNED_ROWS)
+    bins = np.empty(_BINNED_ROWS, np.int64)
+    for start in range(0, rows, _BINNED_ROWS):
+        size = min(_BINNED_ROWS, rows - start)
         for k in range(K):
-            p = q[i, k]
-            b = _bin(p, edges, left_closed)
-            sums[k, b, 0] += 1.0
-            sums[k, b, 1] += w
-            sums[k, b, 2] += w * w
-            sums[k, b, 3] += w * p
-            sums[k, b, 4] += w * delta[i, k]
+            for i in range(size):
+                column[i] = q[start + i, k]
+            _find_bins(column[:size], edges, left_closed, bins[:size])
+            for i in range(size):
+                row, b = start + i, bins[i]
+                w = weights[row] if weighted else 1.0
+                sums[k, b, 0] += 1.0
+                sums[k, b, 1] += w
+                sums[k, b, 2] += w * w
+                sums[k, b, 3] += w * column[i]
+                sums[k, b, 4] += w * delta[row, k]
 
 
 @inlined()

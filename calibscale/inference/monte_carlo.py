@@ -38,7 +38,7 @@ _SCALED_BY = 64  # first replicates, which determine the factors of signed resid
 TIE = 1e-9  # relative difference below which two values, which differ by rounding, are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 _STATE_BYTES = 2**25  # 32 MB, for the replicates of one pass; about eight such states are alive
-_MAX_BATCH = 256  # replicates of one pass
+_MAX_BATCH = 1024  # replicates of one pass
 
 
 @dataclass(eq=False)

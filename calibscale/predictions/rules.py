@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from calibscale.errors import OptionError, require
 from calibscale.predictions.target import Target
 
+DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, which all statistics of a pass share
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -35,8 +37,8 @@ class Rules:
         Position of a covariate that statistics read, which may be missing and must not be infinite.
     large_chunks : bool
         Whether each chunk has a cost of its own.
-    replicates : bool
-        Whether replicates of a null are drawn, which all read the features of a chunk.
+    replicates : int
+        Number of replicates of a null, which are drawn for each chunk.
     cluster : int, optional
         Position of the covariate with the hash of the cluster.
     columns : {role: names}
@@ -53,7 +55,7 @@ class Rules:
     covariates: tuple[int, ...] = ()
     optional: int | None = None
     large_chunks: bool = False
-    replicates: bool = False
+    replicates: int = 0
     cluster: int | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -70,13 +72,16 @@ class Rules:
     def compute_rows(self) -> int:
         """Number of rows in a chunk: a few megabytes with m features, to stay in cache.
 
-        Replicates have a cost per chunk, as each reads and writes its sums.  They take more rows.
+        Replicates have a cost per chunk, as each reads and writes its sums.  They take more rows,
+        but not so many that drawn labels leave the cache.
         """
         if self.large_chunks:
             # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
             # ones.
             return max(512, 2**20 // self.target.n_features)
         numbers = 2 * self.target.n_features + self.features
+        rows = max(512, 2**20 // numbers)
         if self.replicates:
-            return min(8192, max(512, 2**20 // numbers, min(2048, 2**22 // numbers)))
-        return min(8192, max(512, 2**20 // numbers))
+            rows = max(rows, min(2048, 2**22 // numbers))
+            rows = min(rows, max(512, DRAWN_LABELS // self.replicates))
+        return min(8192, rows)

@@ -190,7 +190,7 @@ def scan_of(
         covariates=tuple(source.covariate(name) for name in covariates),
         optional=None if optional is None else source.covariate(optional),
         large_chunks=any(s.large_chunks for s in statistics),
-        replicates=any(isinstance(s, Replicates) for s in statistics),
+        replicates=max((len(s) for s in statistics if isinstance(s, Replicates)), default=0),
     )
     size = block_rows or source.block_rows
     return Scan(source, statistics, rules, size, -(-source.rows // size), split)

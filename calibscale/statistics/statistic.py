@@ -18,9 +18,9 @@ from calibscale.array_types import Floats, Ints
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.outcomes import OutcomeChunk
+from calibscale.predictions.rules import DRAWN_LABELS
 
 _DRAWN = 2**18  # draws of a part of a chunk: 2 MB, which stay in the cache of a core
-_DRAWN_LABELS = 2**21  # draws of labels, which statistics share if a chunk is one part
 _MIN_ROWS_PER_SUM = 4  # rows of a part for each sum of a replicate
 
 
@@ -142,7 +142,7 @@ class Replicates(Statistic):
         if self.large_chunks:
             step = len(chunk)
         elif self.draws_labels(chunk):
-            step = max(256, _DRAWN_LABELS // len(self))
+            step = max(256, DRAWN_LABELS // len(self))
         else:
             sums = sum(field[0].size for field in state)
             step = max(256, _DRAWN // len(self), _MIN_ROWS_PER_SUM * sums)
