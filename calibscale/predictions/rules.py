@@ -72,8 +72,8 @@ class Rules:
     def compute_rows(self) -> int:
         """Number of rows in a chunk: a few megabytes with m features, to stay in cache.
 
-        Replicates have a cost per chunk, as each reads and writes its sums.  They take more rows,
-        but not so many that drawn labels leave the cache.
+        Replicates with drawn labels have a cost per chunk, as each reads and writes its sums.  They
+        take more rows, but not so many that the labels leave the cache.
         """
         if self.large_chunks:
             # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
@@ -81,7 +81,7 @@ class Rules:
             return max(512, 2**20 // self.target.n_features)
         numbers = 2 * self.target.n_features + self.features
         rows = max(512, 2**20 // numbers)
-        if self.replicates:
+        if self.replicates and self.target.has_single_labels:
             rows = max(rows, min(2048, 2**22 // numbers))
             rows = min(rows, max(512, DRAWN_LABELS // self.replicates))
         return min(8192, rows)
