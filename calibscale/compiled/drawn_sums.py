@@ -15,10 +15,11 @@ from calibscale.compiled.label_groups import add_by_label
 
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
 _SQUARES = 8192  # squares of residuals, which stay in cache
-_CELLS_PER_ROW = 2  # most cells for each row, so that all rows are added
+_REPLICATES = 128  # replicates that add to bins in turn, as each has a copy of its sums
+_MOST_CELLS_PER_ROW = 2  # bins of all labels, up to which all rows are added to them
 _CHANGED_ROWS = 1024  # rows whose changes of labels stay in cache for hundreds of replicates
-_FEW_CHANGING = 0.2  # share of rows with another label, below which these rows alone are added
-_GROUPED_LABELS = 64  # most labels of which all rows are added, as each has a group with few rows
+_MOST_SHARE_BY_ROW = 0.2  # share of rows with another label, below which they are added one by one
+_MOST_GROUPED_LABELS = 64  # labels up to which rows are grouped, as each has a group with few rows
 
 
 @inlined()
@@ -39,19 +40,26 @@ def add_features(drawn, labels, phi, changing, sums, out):
     """out[b] += Σ δ*φᵀ with the drawn labels, from `sums` = Σ δφᵀ with the observed labels.
 
     A row with another drawn label y* adds its features to the sum of y, and subtracts them from the
-    sum of y*.  `changing` is the expected number of these rows.
+    sum of y*.  `changing` is the expected number of these rows, Σ(1 − q_y).
 
     axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """
     K = len(sums)
-    if K > 2 and changing >= _FEW_CHANGING * len(labels) and K <= _GROUPED_LABELS:
-        add_by_label(drawn, labels, phi, sums, out)
-        return
-    out += sums
-    if K > 2:
+    if K == 2:
+        out += sums
+        _change_two_sums(drawn, labels, phi, out)
+    elif changing < _MOST_SHARE_BY_ROW * len(labels) or K > _MOST_GROUPED_LABELS:
+        out += sums
         _move_features(drawn, labels, phi, out)
-        return
-    # The sums of two labels change by opposite amounts, which products of matrices add.
+    else:
+        add_by_label(drawn, labels, phi, sums, out)
+
+
+def _change_two_sums(drawn, labels, phi, out):
+    """Change the sums of two labels by opposite amounts, which products of matrices add.
+
+    axes: as `add_features`
+    """
     for low in range(0, len(labels), _CHANGED_ROWS):
         rows = slice(low, low + _CHANGED_ROWS)
         changes = np.subtract(drawn[:, rows], labels[rows], dtype=np.float64) @ phi[rows]
@@ -101,9 +109,9 @@ def label_sums(drawn, q, a, t, out):
             without_top = 0.0
             for k in range(K):
                 without_top += q[i, k] * q[i, k] if k != top else 0.0
-            square = 1.0 + without_top + q[i, top] * q[i, top]
+            sum_of_both = 1.0 + without_top + q[i, top] * q[i, top]  # |q|² + |e_y|²
             for k in range(K):
-                squares[i - start, k] = square - 2.0 * q[i, k]
+                squares[i - start, k] = sum_of_both - 2.0 * q[i, k]
             squares[i - start, top] = without_top + (1.0 - q[i, top]) ** 2
         for b in range(drawn.shape[0]):
             by_a = by_t = 0.0
@@ -144,8 +152,12 @@ def move_bins(drawn, labels, bins, weights, out):
         out (B, K, bins)
     """
     # Sums over all rows have no branches, but many cells take longer to add than few rows.
-    move = _add_all_to_bins if out[0].size <= _CELLS_PER_ROW * len(labels) else _move_between_bins
-    move(drawn, labels, bins, weights, out)
+    if out[0].size > _MOST_CELLS_PER_ROW * len(labels):
+        _move_between_bins(drawn, labels, bins, weights, out)
+        return
+    for low in range(0, len(out), _REPLICATES):
+        part = slice(low, low + _REPLICATES)
+        _add_all_to_bins(drawn[part], labels, bins, weights, out[part])
 
 
 @kernel

@@ -21,7 +21,7 @@ _GROUP = 4  # rows that are added together
 _ROWS = 128  # rows of a panel, which then takes 32 KB
 _PANELS = 4  # panels whose sums are written together, so that a sum has 1 KB in a row
 _REPLICATES = 128  # replicates whose sums stay in the second cache
-_CACHE_LINE = 64
+_CACHE_LINE = 64  # bytes
 
 
 def _as_vectors(function: Any) -> Any:
@@ -44,10 +44,11 @@ def _as_vectors(function: Any) -> Any:
         panel, members, sums = (
             context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 1, 3)
         )
-        first = builder.mul(arguments[2], integer(_GROUP))
+        # The arguments are those of `_add_group`.
+        start = builder.mul(arguments[2], integer(_GROUP))
         rows = []
         for i in range(_GROUP):
-            member = builder.load(builder.gep(members.data, [builder.add(first, integer(i))]))
+            member = builder.load(builder.gep(members.data, [builder.add(start, integer(i))]))
             position = vector_at(builder, panel, builder.sext(member, integer))
             rows.append(builder.load(position, align=8))
         added = builder.fadd(builder.fadd(rows[0], rows[1]), builder.fadd(rows[2], rows[3]))
@@ -145,8 +146,8 @@ def add_by_label(drawn, labels, phi, sums, out):
 
     axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """
-    for first in range(0, len(out), _REPLICATES):
-        part = slice(first, first + _REPLICATES)
+    for low in range(0, len(out), _REPLICATES):
+        part = slice(low, low + _REPLICATES)
         _add_replicates(drawn[part], labels, phi, sums, out[part])
 
 

@@ -289,8 +289,8 @@ def _find_bins(p, edges, left_closed, out):
         for i in range(p.size):
             out[i] = _bin(p[i], edges, left_closed)
         return
-    # The index is the number of inner edges below p.  A loop over rows has no branches, and is
-    # faster than a search.
+    # The index is the number of inner edges below p, and at p if bins are closed on the left.  The
+    # loops over rows have no branches, and are faster than a search.
     out[:] = 0
     for edge in edges[1:-1]:
         if left_closed:

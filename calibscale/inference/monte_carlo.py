@@ -39,6 +39,7 @@ TIE = 1e-9  # relative difference below which two values, which differ by roundi
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 _STATE_BYTES = 2**25  # 32 MB, for the replicates of one pass; about eight such states are alive
 _MAX_BATCH = 1024  # replicates of one pass
+_SMALL_BATCH = 256, 2**23  # the same, where memory is limited or chunks are large
 
 
 @dataclass(eq=False)
@@ -327,11 +328,15 @@ def batch_of(run: Run, n_replicates: int) -> int:
     redrawn = {s for e in drawn_at_once for s in e.needs if redraws(s)}
     zeros = [s.zero_drawn(run.source.n_features, 1) for s in redrawn]
     replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
-    largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
     room = run.execution.room()
+    most, state_bytes = _MAX_BATCH, _STATE_BYTES
+    if room.limit is not None or any(s.large_chunks for s in redrawn):
+        most, state_bytes = _SMALL_BATCH
+    largest = min(most, state_bytes // max(1, replicate_bytes))
     if room.limit is not None and replicate_bytes:
-        # Replicates may take half of the memory, with as many copies as states are alive.
-        needed = 2 * run.states_alive * replicate_bytes
+        # Replicates may take a third of the memory, with as many copies as states are alive.  The
+        # rest is for a block and its features.
+        needed = 3 * run.states_alive * replicate_bytes
         largest = min(largest, (room.limit - room.used) // needed)
     if n_replicates <= largest:
         return n_replicates

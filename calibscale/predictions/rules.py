@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from calibscale.errors import OptionError, require
 from calibscale.predictions.target import Target
 
-DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, which all statistics of a pass share
+DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, if the chunk is not large for other reasons
+_LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk, unless each chunk has a cost of its own
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Rules:
             # ones.
             return max(512, 2**20 // self.target.n_features)
         numbers = 2 * self.target.n_features + self.features
-        rows = max(512, 2**20 // numbers)
+        rows = 2**20 // numbers
         if self.replicates and self.target.has_single_labels:
-            rows = max(rows, min(2048, 2**22 // numbers))
-            rows = min(rows, max(512, DRAWN_LABELS // self.replicates))
-        return min(8192, rows)
+            rows = max(rows, min(2048, 2**21 // numbers))
+            rows = min(rows, DRAWN_LABELS // self.replicates)
+        return min(max(rows, _LEAST_ROWS), _MOST_ROWS)

@@ -89,7 +89,8 @@ def fit_to_possible_labels(setup: DataProfile, read: Read) -> Iterator[Read]:
     try:
         yield of_possible_labels(read_all)
     except OptionError as error:
-        if not excluded:
+        # Its subclasses, such as the error on too little memory, are not about the rows.
+        if not excluded or type(error) is not OptionError:
             raise
         raise OptionError(f"{error}; {_excluded_rows(excluded)} left out of the fit") from error
 

@@ -261,10 +261,7 @@ def check_overlap(name: str, extent: Floats) -> None:
     """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     for label in (0, 1):
         if np.isposinf(extent[label]).all():
-            raise OptionError(
-                f"{name}: every row with the label {label} has a logit of −inf for it, which says "
-                "nothing of how often the label occurs"
-            )
+            raise OptionError(f"{name}: no row with the label {label} is left to fit")
     (low0, high0), (low1, high1) = extent * [1, -1]
     all_equal = low0 == high0 and low1 == high1 and low0 == low1
     if all_equal:

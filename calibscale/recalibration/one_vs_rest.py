@@ -133,7 +133,7 @@ class _ClassFits:
             if needed:
                 result = self.read(*needed)
                 self.passes += 1
-                # The rows of a class against the others have probabilities, and none is left out.
+                # Rows that `self.read` leaves out are in the note on all fits, not on each.
                 counts = result.counts._replace(impossible=0)
                 results |= {statistic: result.groups[None][statistic] for statistic in needed}
         return fits
@@ -167,7 +167,7 @@ class OneVsRest(RecalibrationMethod):
     with rows that do not determine its fit, gets the probability of one temperature that is fitted
     to all classes, before the normalisation.  m_k is at least 2⁻⁵³, so that the log loss of
     new rows is finite.  Fits of ``platt``, ``beta`` and of the temperature leave out rows with a
-    logit of −∞ for the label.
+    logit of −∞ for the label, in the fits of all classes.
 
     Parameters
     ----------
@@ -175,7 +175,8 @@ class OneVsRest(RecalibrationMethod):
         Method for two classes, with its default settings.  The normalisation takes the guarantee
         of ``histogram`` away.
     min_rows : int
-        Labelled rows of a class below which it has no fit of its own.
+        Labelled rows of a class below which it has no fit of its own, without those that are left
+        out.
 
     See Also
     --------
@@ -236,8 +237,8 @@ class OneVsRest(RecalibrationMethod):
             passes += further
             notes.append(
                 f"{len(rare):,} of {setup.classes:,} classes have fewer than {self.min_rows} "
-                f"labelled rows, or rows that do not determine a fit: they get the probability "
-                f"of {name}"
+                f"labelled rows in the fits, or rows that do not determine a fit: they get the "
+                f"probability of {name}"
             )
         if by_likelihood or rare:
             place = "the fits" if by_likelihood else "the fit of the temperature of all classes"

@@ -346,7 +346,7 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
 def _check_temperature(state: TemperState) -> None:
     """Require a change of sign of the slope between θ = 0 and ∞."""
     if not state.weight > 0:
-        raise OptionError("temperature: every labelled row has a logit of −inf for its label")
+        raise OptionError("temperature: no labelled row is left to fit")
     if not (state.slope_infinity > 0 or state.slope_zero < 0):
         raise OptionError(
             "temperature: every prediction is uniform over its possible classes, which no "

@@ -124,10 +124,10 @@ class FeatureSums(PairStatistic):
         observed = (rows.q - rows.delta).argmax(axis=1)  # q − δ is the unit vector of the label
         changing = float(np.sum(1.0 - rows.q[np.arange(len(rows)), observed]))
         # The labels of each combination of categories have sums of their own.
-        first = codes * K
+        first_labels = codes * K
         drawn_sums.add_features(
-            drawn + first.astype(np.int32),
-            observed + first,
+            drawn + first_labels.astype(np.int32),
+            observed + first_labels,
             phi,
             changing,
             sums,

@@ -301,6 +301,14 @@ def test_add_features__gives_the_sums_of_drawn_labels(rows, K, m, share):
         np.testing.assert_allclose(added, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
 
 
+def test_add_features__of_more_replicates_than_are_added_in_turn(rng):
+    y, drawn = rng.integers(0, 3, 20), rng.integers(0, 3, (130, 20)).astype(np.int32)
+    phi = rng.normal(size=(20, 5))
+    out = np.zeros((130, 3, 5))
+    drawn_sums.add_features(drawn, y, phi, 20.0, -_one_hot(y, 3).T @ phi, out)
+    np.testing.assert_allclose(out, [-_one_hot(z, 3).T @ phi for z in drawn], atol=1e-12)
+
+
 def test_label_sums__are_those_of_squares(drawn, rng):
     a, t = rng.random((2, len(drawn["q"])))
     out = np.ones((2, 4))
@@ -346,15 +354,17 @@ def test_move_hits__starts_from_the_observed_labels(rng):
         np.testing.assert_allclose(row, expected, atol=1e-12)
 
 
-def test_move_bins__starts_from_the_observed_labels(drawn, rng):
-    bins, y, w = rng.integers(0, 7, drawn["q"].shape), drawn["y"][0].astype(np.int64), drawn["w"]
-    expected = np.zeros((4, 3, 7))
+@pytest.mark.parametrize("n_bins", [7, 700])  # all rows are added, or those with another label
+def test_move_bins__starts_from_the_observed_labels(drawn, rng, n_bins):
+    bins = rng.integers(0, n_bins, drawn["q"].shape)
+    y, w = drawn["y"][0].astype(np.int64), drawn["w"]
+    expected = np.zeros((4, 3, n_bins))
     for sums, z in zip(expected, drawn["y"], strict=True):
         np.subtract.at(sums, (z, bins[np.arange(len(z)), z]), w)
     out = np.broadcast_to(expected[0], expected.shape).copy()
     drawn_sums.move_bins(drawn["y"], y, bins, w, out)
     np.testing.assert_array_equal(out[0], expected[0])
-    np.testing.assert_allclose(out, expected, rtol=1e-12)
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_add_bins__is_the_sum_by_bin(drawn, rng):

@@ -11,6 +11,9 @@ import calibscale as cs
 from calibscale.data.derived_sources import HoldOut
 from calibscale.inference import monte_carlo
 from calibscale.inference.testable import has_centred_null
+from calibscale.predictions.classes import Classes
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.soft_labels import SoftLabels
 from calibscale.session import Run
 from calibscale.statistics import statistic
 from calibscale.statistics.null_distributions import DrawnLabels
@@ -205,6 +208,30 @@ def _counted_passes(monkeypatch):
 
     monkeypatch.setattr(Run, "scan", counted)
     return passes
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options", "expected"),
+    [
+        (cs.ECE(), {}, 999),
+        (cs.ECE(), {"memory_limit": "1GB"}, 250),  # four passes of about 256
+        (cs.SmoothECE(), {}, 32),  # 8 MB, as chunks are large, and so are their drawn labels
+        (cs.ECE(edges="sweep"), {}, 64),  # 32 MB, as each replicate has 2^16 cells
+    ],
+)
+def test_batch__is_smaller_where_replicates_take_much_memory(estimator, options, expected):
+    source = labelled_rows(4, n=300).source()
+    with cs.Session.open(source, **options) as session:
+        run = session.run([estimator])
+        assert monte_carlo.batch_of(run, 999) == expected
+
+
+@pytest.mark.parametrize(("replicates", "expected"), [(0, 519), (199, 1038), (10**6, 512)])
+def test_chunks__have_more_rows_for_replicates_with_drawn_labels(replicates, expected):
+    rules = Rules("logits", Classes(10), features=2000, replicates=replicates)
+    assert rules.compute_rows == expected
+    # Other outcomes are not drawn as labels.
+    assert replace(rules, target=SoftLabels(10)).compute_rows == 519
 
 
 @pytest.mark.long
