@@ -137,6 +137,56 @@ def _groups_of(labels, drawn, K):
     return members, label_of_group, groups
 
 
+@inlined()
+def _add_features(phi, members, label_of_group, groups, panel, by_label):
+    """Add at most 32 features of all rows to the sums of all replicates by label.
+
+    axes: phi (c, ≤ 32), panel (_ROWS + 1, 32) with a last row of zeros, by_label (1 + B, K, 32)
+    """
+    for p in range(len(groups)):
+        rows = phi[_ROWS * p : _ROWS * (p + 1)]
+        for i in range(rows.shape[0]):
+            for j in range(rows.shape[1]):
+                panel[i, j] = rows[i, j]
+        for b in range(len(by_label)):
+            for group in range(groups[p, b]):
+                label = label_of_group[p, b, group]
+                _add_group(panel, members[p, b], group, by_label[b], label)
+
+
+@inlined()
+def _add_differences(by_label, sums, out):
+    """Add `sums` and the sums by the observed labels less those by drawn labels to each replicate.
+
+    axes: by_label (_PANELS, 1 + B, K, 32), sums (K, ≤ 32 _PANELS), out (B, K, ≤ 32 _PANELS)
+    """
+    for b in range(len(out)):
+        for label in range(len(sums)):
+            for p in range((sums.shape[1] + _LANES - 1) // _LANES):
+                features = slice(_LANES * p, _LANES * (p + 1))
+                observed, replicate = by_label[p, 0, label], by_label[p, 1 + b, label]
+                start, total = sums[label, features], out[b, label, features]
+                for j in range(total.size):
+                    total[j] += start[j] + (observed[j] - replicate[j])
+
+
+@inlined()
+def _add_replicates(drawn, labels, phi, sums, out):
+    """`add_by_label` for at most `_REPLICATES` replicates."""
+    m, (B, K) = phi.shape[1], out.shape[:2]
+    members, label_of_group, groups = _groups_of(labels, drawn, K)
+    panel = _aligned_zeros((_ROWS + 1) * _LANES).reshape(_ROWS + 1, _LANES)
+    by_label = _aligned_zeros(_PANELS * (1 + B) * K * _LANES).reshape(_PANELS, 1 + B, K, _LANES)
+    for low in range(0, m, _PANELS * _LANES):
+        high = min(low + _PANELS * _LANES, m)
+        by_label[:] = 0.0
+        for first in range(low, high, _LANES):
+            part = phi[:, first : min(first + _LANES, high)]
+            of_panel = by_label[(first - low) // _LANES]
+            _add_features(part, members, label_of_group, groups, panel, of_panel)
+        _add_differences(by_label, sums[:, low:high], out[:, :, low:high])
+
+
 @kernel
 def add_by_label(drawn, labels, phi, sums, out):
     """out[b] += sums, + Σφ of the rows with each label, − Σφ of the rows with each drawn label.
@@ -149,35 +199,3 @@ def add_by_label(drawn, labels, phi, sums, out):
     for low in range(0, len(out), _REPLICATES):
         part = slice(low, low + _REPLICATES)
         _add_replicates(drawn[part], labels, phi, sums, out[part])
-
-
-@inlined()
-def _add_replicates(drawn, labels, phi, sums, out):
-    (c, m), (B, K) = phi.shape, out.shape[:2]
-    members, label_of_group, groups = _groups_of(labels, drawn, K)
-    panel = _aligned_zeros((_ROWS + 1) * _LANES).reshape(_ROWS + 1, _LANES)
-    # Sums by the observed labels, then by those of each replicate, for panels side by side.
-    by_label = _aligned_zeros(_PANELS * (1 + B) * K * _LANES).reshape(_PANELS, 1 + B, K, _LANES)
-    for low in range(0, m, _PANELS * _LANES):
-        high = min(low + _PANELS * _LANES, m)
-        by_label[:] = 0.0
-        for first in range(low, high, _LANES):
-            width, of_panel = min(_LANES, high - first), by_label[(first - low) // _LANES]
-            for p in range(len(groups)):
-                for i in range(min(_ROWS, c - _ROWS * p)):
-                    for j in range(width):
-                        panel[i, j] = phi[_ROWS * p + i, first + j]
-                for b in range(1 + B):
-                    for group in range(groups[p, b]):
-                        _add_group(
-                            panel, members[p, b], group, of_panel[b], label_of_group[p, b, group]
-                        )
-        for b in range(B):
-            for label in range(K):
-                for first in range(low, high, _LANES):
-                    width, of_panel = min(_LANES, high - first), by_label[(first - low) // _LANES]
-                    observed, replicate = of_panel[0, label], of_panel[1 + b, label]
-                    start = sums[label, first : first + width]
-                    total = out[b, label, first : first + width]
-                    for j in range(width):
-                        total[j] += start[j] + (observed[j] - replicate[j])
