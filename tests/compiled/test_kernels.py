@@ -212,8 +212,8 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
     delta = rng.normal(size=len(p))
     w = rng.random(len(p)) if weighted else np.empty(0)
     # Up to 128 inner edges are compared with all predictions, and more are searched.
-    many = np.linspace(0, 1, 151) ** 2
-    for edges in (np.linspace(0, 1, 11), np.array([0.0, 0.01, 0.011, 0.9, 1.0]), many):
+    narrow = np.linspace(0, 1, 151) ** 2
+    for edges in (np.linspace(0, 1, 11), np.array([0.0, 0.01, 0.011, 0.9, 1.0]), narrow):
         sums = np.zeros((5, len(edges) - 1))
         row_sums.bin_column(p, delta, w, edges, left_closed, sums)
         by_class = np.zeros((1, len(edges) - 1, 5))

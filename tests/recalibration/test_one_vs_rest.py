@@ -141,7 +141,7 @@ def test_settings__are_checked():
 
 @pytest.fixture
 def excluded_labels(rng):
-    """Rows of which the first three have a logit of −∞ for the label, and the others alone."""
+    """Rows with a logit of −∞ for the label in the first three, and the other rows alone."""
     z = rng.normal(size=(N, K))
     y = (z / 1.5 + rng.gumbel(size=z.shape)).argmax(axis=1)
     z[np.arange(3), y[:3]] = -np.inf
