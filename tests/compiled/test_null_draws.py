@@ -297,8 +297,8 @@ def test_add_features__gives_the_sums_of_drawn_labels(rows, K, m, share):
     out = start.copy()
     drawn_sums.add_features(drawn, y, phi, share * rows, sums, out)
     np.testing.assert_array_equal(out[0], start[0] + sums)  # the same labels: the same bits
-    for added, z in zip(out - start, drawn, strict=True):
-        np.testing.assert_allclose(added, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
+    for change, z in zip(out - start, drawn, strict=True):
+        np.testing.assert_allclose(change, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
 
 
 def test_add_features__of_more_replicates_than_are_added_in_turn(rng):

@@ -151,9 +151,11 @@ def excluded_labels(rng):
 @pytest.mark.parametrize("name", ["platt", "beta"])
 def test_fit__leaves_out_labels_that_logits_exclude(excluded_labels, name):
     fitted, expected = (OneVsRest(name).fit(source) for source in excluded_labels)
-    _, rest = excluded_labels
-    transformed, of_rest = (probabilities(recalibrated(rest, fit)) for fit in (fitted, expected))
-    np.testing.assert_allclose(transformed, of_rest, rtol=1e-9)  # sums of other chunks
+    _, possible = excluded_labels
+    transformed, of_possible = (
+        probabilities(recalibrated(possible, fit)) for fit in (fitted, expected)
+    )
+    np.testing.assert_allclose(transformed, of_possible, rtol=1e-9)  # sums of other chunks
     assert any("3 rows with a logit of −inf for the label were left out" in n for n in fitted.notes)
     assert expected.notes == ()
 
