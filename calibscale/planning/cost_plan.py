@@ -19,6 +19,7 @@ from calibscale.evaluation.pass_estimates import (
     session_intervals,
 )
 from calibscale.inference.nulls import replicates_of
+from calibscale.inference.testable import for_test
 from calibscale.intervals.resampling import Resampling
 from calibscale.kernels.pairwise import Pairwise
 from calibscale.planning.measured_times import (
@@ -39,7 +40,7 @@ from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import Scan, scan_of
 
-_FEW = 20  # replicates that are timed
+_TIMED = 2, 20  # numbers of replicates that are timed
 _QUICK = 1.0  # seconds of an opening that is repeated
 
 
@@ -112,7 +113,7 @@ def plan(
         linear, cluster, task, measured = _pass(run, rows, count, request)
         draws = None
         if n_replicates:
-            draws = _draws(task, run.fitting, rows, count, n_replicates)
+            draws = _draws(run, task, rows, count, n_replicates)
         sums = _pair_sums(run, rows, n_replicates)
         if workers is not None:
             # The process reads a block of the open source.
@@ -284,27 +285,37 @@ class _Draws(NamedTuple):
     block_seconds: float
 
 
-def _draws(
-    task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
-) -> _Draws | None:
-    """Cost of the replicates of a test with states that merge, from the time of a few."""
-    one_pass = (e for e in chosen if not isinstance(e, Pairwise))
-    drawn = replicates_of(one_pass, DrawnLabels(0), 0, min(n_replicates, _FEW))
+def _draws(run: Run, task: Scan, rows: int, workers: int, n_replicates: int) -> _Draws | None:
+    """Cost of the replicates of a test with states that merge, from the times of a few."""
+    # A test may draw replicates of other sums than those of the estimate.
+    tested = (for_test(e, run.profile) for e in run.fitting)
+    one_pass = [e for e in tested if not isinstance(e, Pairwise)]
+    drawn = replicates_of(one_pass, DrawnLabels(0), 0, n_replicates)
     if not drawn:
         return None
-    # The sums of a few replicates are timed, without the other sums of the pass.
-    few = replace(task, statistics=tuple(drawn.values()))
-    # Time and states grow in proportion to the number of replicates.
-    share = n_replicates / min(n_replicates, _FEW)
-    seconds = share * block_seconds(few, min(task.block_rows, rows))
-    names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
+    counts = [min(n_replicates, count) for count in _TIMED]
+    scans = [_scan_of_draws(run, task, one_pass, count) for count in counts]
+    planned = min(task.block_rows, rows)
+    first, seconds = (block_seconds(scan, planned) for scan in scans)
+    if n_replicates > counts[-1]:
+        # Features of the rows are computed once for all replicates.
+        each = max(seconds - first, 0.0) / (counts[-1] - counts[0])
+        seconds += (n_replicates - counts[-1]) * each
+    names = ", ".join(e.name for e in one_pass if any(s in drawn for s in e.needs))
     alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
     cost = Cost(
         f"{n_replicates:,} draws",
         names,
         0,
         seconds * -(-task.blocks // min(workers, task.blocks)),
-        int(share * few.state_bytes) * alive,
+        scans[-1].state_bytes * n_replicates // counts[-1] * alive,
         0,
     )
     return _Draws(cost, seconds)
+
+
+def _scan_of_draws(run: Run, task: Scan, estimators: Iterable[BoundEstimator], count: int) -> Scan:
+    """Task of a pass that draws replicates alone, without the other sums of the pass."""
+    drawn = tuple(replicates_of(estimators, DrawnLabels(0), 0, count).values())
+    scan = scan_of(run.source, drawn, run.rules, run.block_rows, covariates=run.covariates)
+    return replace(scan, blocks=task.blocks)

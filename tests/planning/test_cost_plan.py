@@ -147,6 +147,18 @@ def test_plan__counts_the_draws_of_a_test() -> None:
         cs.plan(source, estimators, n_replicates=-1)
 
 
+@pytest.mark.long
+def test_plan__counts_the_draws_of_a_test_with_sums_of_its_own() -> None:
+    rng = np.random.default_rng(5)
+    z = rng.standard_normal((3000, 4))
+    source = cs.from_arrays(logits=z, labels=rng.integers(0, 4, 3000))
+    # The estimate has landmarks, and the replicates of its test have random features.
+    costs = cs.plan(source, cs.KCE(method="nystrom"), n_replicates=100, scheduler="serial").costs
+    assert [(c.work, c.method) for c in costs] == [("one pass", "kce"), ("100 draws", "kce")]
+    # Each replicate has sums of 2,000 features by class.
+    assert costs[1].memory >= 100 * 4 * 2000 * 8
+
+
 @pytest.mark.cluster
 def test_plan__of_workers_has_times_of_threads_and_of_dask_workers(large_plan: cs.Plan) -> None:
     assert [(time.kind, time.workers) for time in large_plan.parallel] == [
