@@ -39,7 +39,7 @@ TIE = 1e-9  # relative difference below which two values, which differ by roundi
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 _STATE_BYTES = 2**25  # 32 MB, for the replicates of one pass; about eight such states are alive
 _MAX_BATCH = 1024  # replicates of one pass
-_SMALL_BATCH = 256, 2**23  # the same, where memory is limited or chunks are large
+_SMALL_BATCH, _SMALL_STATE_BYTES = 256, 2**23  # the same, if memory is limited or chunks are large
 
 
 @dataclass(eq=False)
@@ -329,10 +329,9 @@ def batch_of(run: Run, n_replicates: int) -> int:
     zeros = [s.zero_drawn(run.source.n_features, 1) for s in redrawn]
     replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
     room = run.execution.room()
-    most, state_bytes = _MAX_BATCH, _STATE_BYTES
+    largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
     if room.limit is not None or any(s.large_chunks for s in redrawn):
-        most, state_bytes = _SMALL_BATCH
-    largest = min(most, state_bytes // max(1, replicate_bytes))
+        largest = min(largest, _SMALL_BATCH, _SMALL_STATE_BYTES // max(1, replicate_bytes))
     if room.limit is not None and replicate_bytes:
         # Replicates may take a third of the memory, with as many copies as states are alive.  The
         # rest is for a block and its features.
