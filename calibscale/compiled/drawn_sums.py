@@ -36,11 +36,20 @@ def _find_moved(drawn, labels, start, moved):
     return count
 
 
+def expected_changes(q, labels):
+    """Expected number of rows with a drawn label other than y, Σ(1 − q_y).
+
+    axes: q (c, K), labels (c,)
+    """
+    return float(np.sum(1.0 - q[np.arange(len(labels)), labels]))
+
+
 def add_features(drawn, labels, phi, changing, sums, out):
     """out[b] += Σ δ*φᵀ with the drawn labels, from `sums` = Σ δφᵀ with the observed labels.
 
     A row with another drawn label y* adds its features to the sum of y, and subtracts them from the
-    sum of y*.  `changing` is the expected number of these rows, Σ(1 − q_y).
+    sum of y*.  `changing` is the expected number of these rows, see
+    `expected_changes`.
 
     axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """

@@ -269,9 +269,7 @@ _MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to
 _EXPONENTS = 64  # down to 2^-64, as smaller distances share one cell
 FINE_HALF = _EXPONENTS << _MANTISSA_BITS
 FINE_CELLS = 2 * FINE_HALF
-
-
-_BINNED_ROWS = 256  # rows whose bins are found together
+_BINNED_ROWS = 256  # rows that get their bins together
 _COUNTED_EDGES = 128  # most inner edges that are all compared with a prediction
 
 
@@ -322,6 +320,16 @@ def _bin(p, edges, left_closed):
     return b
 
 
+@inlined()
+def _add_to_bin(sums, b, w, p, delta):
+    """Add a row to Σ1, Σw, Σw², Σwp, Σwδ of bin b, sums (5, B)."""
+    sums[0, b] += 1.0
+    sums[1, b] += w
+    sums[2, b] += w * w
+    sums[3, b] += w * p
+    sums[4, b] += w * delta
+
+
 @kernel
 def bin_column(p, delta, weights, edges, left_closed, sums):
     """Σ1, Σw, Σw², Σwp, Σwδ of each bin, for one column of predictions.
@@ -340,11 +348,7 @@ def bin_column(p, delta, weights, edges, left_closed, sums):
         for i in range(start, start + part.size):
             b = bins[i - start]
             w = weights[i] if weighted else 1.0
-            sums[0, b] += 1.0
-            sums[1, b] += w
-            sums[2, b] += w * w
-            sums[3, b] += w * p[i]
-            sums[4, b] += w * delta[i]
+            _add_to_bin(sums, b, w, p[i], delta[i])
 
 
 @kernel
@@ -380,14 +384,11 @@ def bin_classes(q, delta, weights, edges, left_closed, sums):
             for i in range(size):
                 column[i] = q[start + i, k]
             _find_bins(column[:size], edges, left_closed, bins[:size])
+            of_class = sums[k].T
             for i in range(size):
                 row, b = start + i, bins[i]
                 w = weights[row] if weighted else 1.0
-                sums[k, b, 0] += 1.0
-                sums[k, b, 1] += w
-                sums[k, b, 2] += w * w
-                sums[k, b, 3] += w * column[i]
-                sums[k, b, 4] += w * delta[row, k]
+                _add_to_bin(of_class, b, w, column[i], delta[row, k])
 
 
 @inlined()
@@ -415,11 +416,7 @@ def fine_histogram(p, delta, weights, sums):
     for i in range(p.size):
         c = fine_cell(p[i])
         w = weights[i] if weighted else 1.0
-        sums[0, c] += 1.0
-        sums[1, c] += w
-        sums[2, c] += w * w
-        sums[3, c] += w * p[i]
-        sums[4, c] += w * delta[i]
+        _add_to_bin(sums, c, w, p[i], delta[i])
 
 
 @kernel

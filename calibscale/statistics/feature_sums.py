@@ -122,7 +122,7 @@ class FeatureSums(PairStatistic):
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
         squares += norms[0]
         observed = (rows.q - rows.delta).argmax(axis=1)  # q − δ is the unit vector of the label
-        changing = float(np.sum(1.0 - rows.q[np.arange(len(rows)), observed]))
+        changing = drawn_sums.expected_changes(rows.q, observed)
         # The labels of each combination of categories have sums of their own.
         first_labels = codes * K
         drawn_sums.add_features(

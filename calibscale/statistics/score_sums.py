@@ -89,7 +89,7 @@ class Moments(Statistic):
             phi = phi * w[:, None]
         if replicates.draws_labels(chunk):
             drawn = replicates.labels(chunk)
-            changing = float(np.sum(1.0 - chunk.q[np.arange(len(chunk)), chunk.labels]))
+            changing = drawn_sums.expected_changes(chunk.q, chunk.labels)
             drawn_sums.add_features(drawn, chunk.labels, phi, changing, chunk.delta.T @ phi, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
