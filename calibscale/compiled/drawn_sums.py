@@ -238,3 +238,18 @@ def add_bins(values, bins, out):
     for b in range(values.shape[0]):
         for i in range(bins.size):
             out[b, bins[i]] += values[b, i]
+
+
+@kernel
+def add_chosen(sums, chosen, out):
+    """out[b] += sums[chosen[b]].
+
+    Axes:
+        sums (S, d)
+        chosen (B,)
+        out (B, d)
+    """
+    for b in range(chosen.size):
+        added = sums[chosen[b]]
+        for i in range(added.size):
+            out[b, i] += added[i]

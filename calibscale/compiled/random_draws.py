@@ -129,6 +129,7 @@ GROUPS = 14  # groups of rows of intervals
 NOISE = 15  # rows and outcomes of a noise floor
 PIT = 16  # place of an outcome within a step of its distribution
 RESPONSES = 17  # rows in a sample of responses
+SETS = 18  # set of labels that a replicate takes in a segment of the rows
 
 
 # ---------------------------------------------------------------- Labels drawn from predictions

@@ -112,13 +112,14 @@ def check(
     adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
     # Tests with the same draws form a family, and the smallest p-value of a family is 1/(B + 1).
     families = len({test.draws for test in tests.results if test.p_value is not None})
+    looks = max((test.looks for test in tests.results), default=1)
     judgement = judgement_of_evaluation(
         first,
         joint=adjusted,
         tests=tests.results[len(tested) :],
         negligible=negligible,
         alpha=1.0 - confidence_level,
-        least=families / (n_replicates + 1),
+        least=families * looks / (n_replicates + 1),
     )
     evaluation = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}

@@ -29,13 +29,20 @@ from calibscale.inference.monte_carlo import (
     MonteCarloTest,
     batch_of,
     count_replicates,
+    is_decided,
     jointly,
     refused,
     replicates_of_first_pass,
     sign_scales_take_a_pass,
     trial_of,
 )
-from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
+from calibscale.inference.nulls import (
+    CERTAIN,
+    knows_clusters,
+    pair_values,
+    recombined,
+    replicates_of,
+)
 from calibscale.inference.residual_skewness import (
     MEAN_RESIDUALS,
     correct_skewness,
@@ -48,8 +55,15 @@ from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
-from calibscale.statistics.null_distributions import ClusterSigns, Null, RandomSigns, null_of
+from calibscale.statistics.null_distributions import (
+    ClusterSigns,
+    DrawsCells,
+    Null,
+    RandomSigns,
+    null_of,
+)
 from calibscale.statistics.one_pass import PassResult
+from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.statistic import Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
@@ -79,6 +93,16 @@ def calibration_test(
     quantiles, intervals or sets, the numbers of events of cells of similar rows are drawn instead
     of the events of the rows, see `calibscale.statistics.condensed_counts`.
 
+    For 2^14 or more rows and 99 or more replicates, a test looks at its draws once or twice.  The
+    replicates of the first look recombine 63 drawn sets of labels and the observed labels of each
+    segment of rows, which is exact as well [Hemerik and Goeman, TEST 27 (2018), Theorem 2].  The
+    first look decides if the joint p-value of all tests is the smallest possible one, or above
+    0.1.  Otherwise the labels of every replicate are drawn, and the p-value of the second look is
+    (2 + #{T* ≥ T}) / (n_replicates + 1), so that the two looks together reject as rarely as one.
+    An error that sits in one row is found by the second look: recombined labels repeat its label
+    in a 64th of the replicates.  The first look takes an eighth of the time of 999 replicates, or
+    less.
+
     Parameters
     ----------
     source, **options
@@ -93,7 +117,10 @@ def calibration_test(
         statistics have the same draws (Westfall and Young, see Schrab et al. 2023 for combinations
         of tests).
     null : {"labels", "wild", "wild_cluster", "residual", "permute", "hoeffding"} or Null, optional
-        Null distribution.  ``labels``, the default: exact (see above).  ``wild_cluster``, the
+        Null distribution.  ``labels``, the default: exact (see above).  A `Null`, such as
+        `calibscale.statistics.null_distributions.DrawnLabels`, draws the labels of every replicate
+        and looks once, and so does a test with `stop_after` or a statistic that sums over all pairs
+        of rows.  ``wild_cluster``, the
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
         cluster add the same to a mean over pairs and to its replicates, so that these pairs do not
@@ -119,8 +146,9 @@ def calibration_test(
     n_replicates : int
         Number of draws, at most 1,000,000.
     seed : int
-        Seed of the draws, which depend on nothing but the seed, the row number and the replicate.
-        It is ignored if `null` is a `Null`, which has its own seed.
+        Seed of the draws, which depend on nothing but the seed, the row number, the replicate, and
+        in the first of two looks the number of rows.  It is ignored if `null` is a `Null`, which
+        has its own seed.
     stop_after : int, optional
         Number of exceedances at which the test stops with p = exceedances / replicates, which is
         valid (Besag and Clifford 1991).
@@ -174,7 +202,9 @@ def calibration_test(
         is_corrected = stop_after is None and corrects_skewness(drawn_from, run.rules.target)
         further = MEAN_RESIDUALS if is_corrected else ()
         drawing = replace(run, chosen=(*run.chosen, *further))
-        trials, one_pass = _trials(drawing, draws, n_replicates, stop_after)
+        # A null of the caller draws the labels of every replicate, and so does a test that stops.
+        recombine = not isinstance(null, Null) and stop_after is None
+        trials, one_pass = _trials(drawing, draws, n_replicates, stop_after, recombine)
     if is_corrected:
         *trials, mean, symmetric_mean = trials
         with one_thread():
@@ -281,7 +311,7 @@ def _bound(session: Session, tests: _Tests, null: Null) -> Run:
 
 
 def _trials(
-    run: Run, draws: Null | None, n_replicates: int, stop_after: int | None
+    run: Run, draws: Null | None, n_replicates: int, stop_after: int | None, recombine: bool
 ) -> tuple[list[MonteCarloTest], PassResult]:
     """Test of each estimator with its replicates counted, and the pass over the data.
 
@@ -291,10 +321,13 @@ def _trials(
     batch = batch_of(run, n_replicates)
     # Replicates from condensed rows need the sums of this pass, and no further pass over the rows.
     condensed = condensing(run, draws)
+    first_draws = draws
+    if recombine and condensed is None:
+        first_draws = recombined(draws, run.fitting, run.source.rows, n_replicates)
     drawn, passes = {}, 1
     if condensed is None:
-        drawn = replicates_of_first_pass(run.fitting, draws, batch)
-        passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
+        drawn = replicates_of_first_pass(run.fitting, first_draws, batch)
+        passes = _passes(run.fitting, first_draws, n_replicates, batch, drawn)
     progress = run.execution.progress
     scanned = run.reporting(progress and _over(progress, passes))
     needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
@@ -320,7 +353,15 @@ def _trials(
         # whose progress was reported as the whole.
         by_rows = run.reporting(None), draws
         scanned, draws = condensed_run(run, draws, condensed, states.pop(condensed)) or by_rows
-    count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
+        first_draws = draws
+    assert first_draws is not None
+    count_replicates(scanned, merged, first_draws, n_replicates, batch, states, stop_after)
+    if isinstance(first_draws, RecombinedLabels):
+        redrawn = [trial for trial in merged if not isinstance(trial.estimator, DrawsCells)]
+        if not is_decided(redrawn):
+            for trial in redrawn:
+                trial.look_again()
+            count_replicates(run, redrawn, draws, n_replicates, batch, states)
     return trials, one_pass
 
 

@@ -14,7 +14,7 @@ from calibscale.array_types import Floats
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.multiple_testing import combined
+from calibscale.inference.multiple_testing import combined, joint_p_values
 from calibscale.inference.nulls import Replicates, redraws, replicates_of
 from calibscale.inference.testable import (
     SignsClusters,
@@ -35,6 +35,7 @@ from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 
 _SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
+_CLEARLY_LARGE = 0.1  # joint p-value above which few draws of the labels are enough
 TIE = 1e-9  # relative difference below which two values, which differ by rounding, are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 _STATE_BYTES = 2**25  # 32 MB, for the replicates of one pass; about eight such states are alive
@@ -46,7 +47,8 @@ _SMALL_BATCH, _SMALL_STATE_BYTES = 256, 2**23  # the same, if memory is limited 
 class MonteCarloTest:
     """Running test of one statistic.  Its `estimate` may lack a value.
 
-    `sign_scale` are the factors of signed residuals, determined by the first replicates.
+    `sign_scale` are the factors of signed residuals, determined by the first replicates.  `looks`
+    is the number of times that replicates were counted, see `look_again`.
     """
 
     estimator: BoundEstimator
@@ -58,6 +60,7 @@ class MonteCarloTest:
     stopped: bool = False
     critical: float | None = None
     sign_scale: Floats | None = None
+    looks: int = 1
 
     @property
     def value(self) -> float:
@@ -77,16 +80,28 @@ class MonteCarloTest:
             if self.exceedances == stop_after:
                 self.stopped = True
                 break
-        # The observed value counts as one of B + 1 exchangeable values.  A stopped test has the
-        # p-value of Besag and Clifford (1991).
         B = len(self.values)
-        self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
-        self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
+        if self.stopped:
+            # The p-value of Besag and Clifford (1991).
+            self.p_value, self.critical = self.exceedances / B, None
+            return
+        # The observed value counts as one of B + 1 exchangeable values, once for each look.
+        self.p_value = min(1.0, (self.looks + self.exceedances) / (B + 1))
+        self.critical = _largest(self.values, (B + 1) // 20 - self.looks + 1)
 
     def replace_values(self, values: Iterable[float]) -> None:
         """Count other values of the null instead of the ones that were added."""
         self.values, self.exceedances = [], 0
         self.add(values, None)
+
+    def look_again(self) -> None:
+        """Forget the replicates, so that others are counted instead.
+
+        Whoever rejects at the smallest p-value 1/(B + 1) of the first look has spent this level, so
+        that it is added to the p-value of the second look.
+        """
+        self.values, self.exceedances, self.p_value, self.critical = [], 0, None, None
+        self.looks += 1
 
     def _slack(self, drawn: float) -> float:
         """Allowed difference of a replicate below the value to count as a tie."""
@@ -138,12 +153,22 @@ class MonteCarloTest:
             reason=self.estimate.reason,
             details=self.estimate.details if self.estimate.value is not None else {},
             draws=repr(self.estimator.needs) if isinstance(self.estimator, DrawsCells) else "",
+            looks=self.looks,
         )
 
 
 def _largest(values: Any, count: int) -> float | None:
-    """Smallest of the `count` largest values, or None if `count` is 0."""
-    return float(np.sort(values)[len(values) - count]) if count else None
+    """Smallest of the `count` largest values, or None if `count` is not above 0."""
+    return float(np.sort(values)[len(values) - count]) if count > 0 else None
+
+
+def is_decided(trials: Iterable[MonteCarloTest]) -> bool:
+    """Whether recombined labels decide: no draw is as extreme as the data, or many are."""
+    judged = [trial for trial in trials if trial.p_value is not None]
+    joint = joint_p_values([t.value for t in judged], [np.array(t.values) for t in judged])
+    p_value = min((p for p in joint if p is not None), default=1.0)
+    smallest = 1.0 / (1 + len(judged[0].values)) if judged else 0.0
+    return p_value > _CLEARLY_LARGE or math.isclose(p_value, smallest)
 
 
 def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
@@ -193,7 +218,7 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         parameters={**estimate.parameters, **largest},
         details={**estimate.details, "covariates": list(covariates)},
     )
-    out = MonteCarloTest(trials[best].estimator, estimate)
+    out = MonteCarloTest(trials[best].estimator, estimate, looks=first.looks)
     out.add(scores[1:].tolist(), None)
     return out
 

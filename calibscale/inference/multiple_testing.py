@@ -218,5 +218,8 @@ def adjusted_tests(tests: Sequence[TestResult]) -> list[float | None]:
         values = [tests[i].value for i in members]
         joint = joint_p_values(values, [tests[i].null_values for i in members])
         for i, p in zip(members, joint, strict=True):
-            adjusted[i] = None if p is None else min(1.0, len(families) * p)
+            if p is not None:
+                # The level of an earlier look at other draws, see `TestResult.looks`.
+                spent = (tests[i].looks - 1) / (len(tests[i].null_values) + 1)
+                adjusted[i] = min(1.0, len(families) * (p + spent))
     return adjusted

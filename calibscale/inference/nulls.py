@@ -13,10 +13,16 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pairwise import PairSummed
+from calibscale.kernels.pairwise import PairSummed, Pairwise
 from calibscale.predictions.chunk import Chunk
 from calibscale.session import Run
-from calibscale.statistics.null_distributions import ClusterSigns, Null
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, Null
+from calibscale.statistics.recombined_draws import (
+    FEWEST_REPLICATES,
+    RecombinedLabels,
+    RecombinedReplicates,
+    segment_rows,
+)
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
@@ -58,7 +64,24 @@ def replicates_of(
     if null is None:
         return {}
     needed = dict.fromkeys(s for e in estimators for s in e.needs if redraws(s))
-    return {s: Replicates(s, null, first, last) for s in needed}
+    kind = RecombinedReplicates if isinstance(null, RecombinedLabels) else Replicates
+    return {s: kind(s, null, first, last) for s in needed}
+
+
+def recombined(
+    null: Null | None, estimators: Iterable[BoundEstimator], rows: int, n_replicates: int
+) -> Null | None:
+    """Null with replicates that recombine few drawn labels, or `null` if this gains nothing.
+
+    Sums over all pairs of rows need the labels of every replicate, as all tests of a call have the
+    same draws.
+    """
+    in_segment = segment_rows(rows)
+    if type(null) is not DrawnLabels or in_segment is None or n_replicates < FEWEST_REPLICATES:
+        return null
+    if any(isinstance(estimator, Pairwise) for estimator in estimators):
+        return null
+    return RecombinedLabels(null.seed, in_segment)
 
 
 def pair_values(run: Run, estimator: PairSummed, null: Null, n_replicates: int) -> Iterator[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
@@ -18,7 +18,8 @@ from calibscale.evaluation.pass_estimates import (
     needed_statistics,
     session_intervals,
 )
-from calibscale.inference.nulls import replicates_of
+from calibscale.inference.monte_carlo import batch_of
+from calibscale.inference.nulls import recombined, replicates_of
 from calibscale.inference.testable import for_test
 from calibscale.intervals.resampling import Resampling
 from calibscale.kernels.pairwise import Pairwise
@@ -35,10 +36,11 @@ from calibscale.planning.parallel_runs import RunTimes, expected_times, task_sec
 from calibscale.planning.process_start import ProcessTrial, process_trial
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
-from calibscale.results.parallel_results import extrapolated, unmeasured
+from calibscale.results.parallel_results import extrapolated, second_look, unmeasured
 from calibscale.session import Run, Session, SessionOptions, listed, verb
-from calibscale.statistics.null_distributions import DrawnLabels
+from calibscale.statistics.null_distributions import DrawnLabels, Null
 from calibscale.statistics.one_pass import Scan, scan_of
+from calibscale.statistics.recombined_draws import RecombinedLabels
 
 _TIMED = 2, 20  # numbers of replicates that are timed
 _QUICK = 1.0  # seconds of an opening that is repeated
@@ -129,6 +131,8 @@ def plan(
         if isinstance(estimate, Estimate)
     }
     remarks = extrapolated(timed_rows(task), min(task.block_rows, rows))
+    if draws is not None:
+        remarks += draws.remarks
     result = Plan(
         run.source.describe(), rows, count, tuple(pieces), left_out=left_out, remarks=remarks
     )
@@ -279,43 +283,72 @@ def _pass(
 
 
 class _Draws(NamedTuple):
-    """Cost of the replicates of a test with states that merge, and their time in one block."""
+    """Cost of the replicates of a test with states that merge, and their time in one block.
+
+    `remarks` say what the cost does not include.
+    """
 
     cost: Cost
     block_seconds: float
+    remarks: tuple[str, ...]
 
 
 def _draws(run: Run, task: Scan, rows: int, workers: int, n_replicates: int) -> _Draws | None:
-    """Cost of the replicates of a test with states that merge, from the times of a few."""
+    """Cost of the replicates of a test with states that merge."""
     # A test may draw replicates of other sums than those of the estimate.
-    tested = (for_test(e, run.profile) for e in run.fitting)
+    tested = [for_test(e, run.profile) for e in run.fitting]
     one_pass = [e for e in tested if not isinstance(e, Pairwise)]
     drawn = replicates_of(one_pass, DrawnLabels(0), 0, n_replicates)
     if not drawn:
         return None
+    rounds = -(-task.blocks // min(workers, task.blocks))
+    seconds = _drawing_seconds(run, task, one_pass, rows, n_replicates)
+    remarks: tuple[str, ...] = ()
+    null = recombined(DrawnLabels(0), tested, rows, n_replicates)
+    if isinstance(null, RecombinedLabels):
+        remarks = second_look(seconds * rounds)
+        seconds = _recombining_seconds(run, task, one_pass, null, rows, n_replicates)
+    names = ", ".join(e.name for e in one_pass if any(s in drawn for s in e.needs))
+    alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
+    state_bytes = sum(replicates.nbytes(run.source.n_features) for replicates in drawn.values())
+    cost = Cost(f"{n_replicates:,} draws", names, 0, seconds * rounds, state_bytes * alive, 0)
+    return _Draws(cost, seconds, remarks)
+
+
+def _drawing_seconds(
+    run: Run, task: Scan, estimators: Sequence[BoundEstimator], rows: int, n_replicates: int
+) -> float:
+    """Time in one block of replicates with labels of their own, from the times of a few."""
     counts = [min(n_replicates, count) for count in _TIMED]
-    scans = [_scan_of_draws(run, task, one_pass, count) for count in counts]
+    scans = [_scan_of_draws(run, task, estimators, DrawnLabels(0), count) for count in counts]
     planned = min(task.block_rows, rows)
     first, seconds = (block_seconds(scan, planned) for scan in scans)
     if n_replicates > counts[-1]:
         # Features of the rows are computed once for all replicates.
         each = max(seconds - first, 0.0) / (counts[-1] - counts[0])
         seconds += (n_replicates - counts[-1]) * each
-    names = ", ".join(e.name for e in one_pass if any(s in drawn for s in e.needs))
-    alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
-    cost = Cost(
-        f"{n_replicates:,} draws",
-        names,
-        0,
-        seconds * -(-task.blocks // min(workers, task.blocks)),
-        scans[-1].state_bytes * n_replicates // counts[-1] * alive,
-        0,
-    )
-    return _Draws(cost, seconds)
+    return seconds
 
 
-def _scan_of_draws(run: Run, task: Scan, estimators: Iterable[BoundEstimator], count: int) -> Scan:
+def _recombining_seconds(
+    run: Run,
+    task: Scan,
+    estimators: Sequence[BoundEstimator],
+    null: RecombinedLabels,
+    rows: int,
+    n_replicates: int,
+) -> float:
+    """Time in one block of replicates that recombine drawn labels, over all passes."""
+    batch = batch_of(replace(run, chosen=tuple(estimators)), n_replicates)
+    scan = _scan_of_draws(run, task, estimators, null, batch)
+    passes = -(-n_replicates // batch)
+    return passes * block_seconds(scan, min(task.block_rows, rows))
+
+
+def _scan_of_draws(
+    run: Run, task: Scan, estimators: Iterable[BoundEstimator], null: Null, count: int
+) -> Scan:
     """Task of a pass that draws replicates alone, without the other sums of the pass."""
-    drawn = tuple(replicates_of(estimators, DrawnLabels(0), 0, count).values())
+    drawn = tuple(replicates_of(estimators, null, 0, count).values())
     scan = scan_of(run.source, drawn, run.rules, run.block_rows, covariates=run.covariates)
     return replace(scan, blocks=task.blocks)

@@ -40,6 +40,8 @@ class Rules:
         Whether each chunk has a cost of its own.
     replicates : int
         Number of replicates of a null, which are drawn for each chunk.
+    segment_rows : int, optional
+        A chunk ends where the number of a row is a multiple of it.
     cluster : int, optional
         Position of the covariate with the hash of the cluster.
     columns : {role: names}
@@ -57,6 +59,7 @@ class Rules:
     optional: int | None = None
     large_chunks: bool = False
     replicates: int = 0
+    segment_rows: int | None = None
     cluster: int | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

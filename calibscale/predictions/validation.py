@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,24 @@ from calibscale.results.levels import NO_NUMBER
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     """Cut a block into validated chunks.  The first invalid row is an error unless dropped."""
-    step, part = rules.compute_rows, block.of_part()
+    part = block.of_part()
     left_out = len(block.labels) - len(part.labels)
-    for low in range(0, len(part.labels), step):
-        chunk, counts = _chunk(part.take(slice(low, low + step), part.start + low), rules)
+    for low, high in _limits(part.rows, rules):
+        chunk, counts = _chunk(part.take(slice(low, high), part.start + low), rules)
         # The first chunk counts the rows outside of the part.
         yield chunk, counts._replace(unlabelled=counts.unlabelled + left_out)
         left_out = 0
+
+
+def _limits(rows: Ints, rules: Rules) -> Iterator[tuple[int, int]]:
+    """Position of the first row of each chunk, and of the row after its last."""
+    ends = [0, len(rows)]
+    if rules.segment_rows is not None:
+        segments = rows // rules.segment_rows
+        ends[1:1] = (np.flatnonzero(np.diff(segments)) + 1).tolist()
+    for first, last in pairwise(ends):
+        for low in range(first, last, rules.compute_rows):
+            yield low, min(low + rules.compute_rows, last)
 
 
 def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts]:

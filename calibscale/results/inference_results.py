@@ -75,6 +75,9 @@ class TestResult(Declared):
     draws : str
         Name of the draws: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
         rows, which all tests share except tests with draws of cells.
+    looks : int
+        Number of times that draws were compared with the value: 2 if the labels of rows were drawn
+        because recombined labels did not decide, see `calibration_test`, and otherwise 1.
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %.  None if the replicates are too
         few or the test stopped early.
@@ -110,6 +113,7 @@ class TestResult(Declared):
     reason: Omitted[str | None] = None
     details: Omitted[Json] = field(default_factory=dict)
     draws: Hidden[str] = ""
+    looks: Count = 1
 
     @cached_property
     def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from calibscale.formatting.number_texts import plural
+from calibscale.formatting.number_texts import plural, seconds
 from calibscale.results.declarations import Computed, Count, Declared, Size
 
 _NOUNS = {"threads": "thread", "dask": "Dask worker"}
@@ -147,6 +147,14 @@ def extrapolated(timed: int, planned: int) -> tuple[str, ...]:
     return (
         f"The time of a block of {planned:,} rows was extrapolated from {plural(timed, 'row')}. "
         "Its constant part is counted more than once.",
+    )
+
+
+def second_look(expected: float) -> tuple[str, ...]:
+    """Sentence on the time of draws that a test needs if recombined labels do not decide."""
+    return (
+        "If its first draws do not decide, the test draws the labels of every replicate, which "
+        f"takes about {seconds(expected)} more.",
     )
 
 

@@ -91,14 +91,13 @@ class FeatureSums(PairStatistic):
             for code, members in self._combinations(codes):
                 out[:, code, 0] += drawn[:, members] @ phi[members]
             return
+        weighted = phi if (w == 1.0).all() else phi * w[:, None]
         if replicates.draws_labels(chunk):
-            weighted = phi if (w == 1.0).all() else phi * w[:, None]
             self._move(squares, out, rows, codes, weighted, replicates)
             return
         for code, members in self._combinations(codes):
-            weights = w[members]
-            squared_weights = weights * weights
-            products = replicates.products(rows.take(members), phi[members] * weights[:, None])
+            squared_weights = w[members] * w[members]
+            products = replicates.products(rows.take(members), weighted[members])
             for b, (product, d2) in products:
                 squares[b] += squared_weights @ d2
                 out[b, code] += product

@@ -183,6 +183,7 @@ def scan_of(
     split: Split | None = None,
 ) -> Scan:
     """Task of one pass, see `scan`."""
+    drawn = [s for s in statistics if isinstance(s, Replicates)]
     rules = replace(
         rules,
         features=max((s.size(source.n_features) for s in statistics), default=0),
@@ -190,7 +191,8 @@ def scan_of(
         covariates=tuple(source.covariate(name) for name in covariates),
         optional=None if optional is None else source.covariate(optional),
         large_chunks=any(s.large_chunks for s in statistics),
-        replicates=max((len(s) for s in statistics if isinstance(s, Replicates)), default=0),
+        replicates=max((s.draws for s in drawn), default=0),
+        segment_rows=next((s.segment_rows for s in drawn if s.segment_rows), None),
     )
     size = block_rows or source.block_rows
     return Scan(source, statistics, rules, size, -(-source.rows // size), split)

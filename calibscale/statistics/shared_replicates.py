@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibscale.engine.execution import Execution
 from calibscale.statistics.one_pass import PassResult, Scan, finished, scan
-from calibscale.statistics.statistic import Replicates, Statistic
+from calibscale.statistics.recombined_draws import RecombinedReplicates
+from calibscale.statistics.statistic import Replicates, Statistic, with_fields
 
 _MOST_PARTS = 4  # parts of the replicates of a block; each part computes the features of the rows
 _FEWEST_ROWS = 4096  # below, units of work cost more than they save
@@ -144,17 +146,28 @@ class SharedReplicates:
                 drawn = [
                     states[share] for share, states in zip(shares, states_of_parts, strict=True)
                 ]
-                fields = [np.concatenate(arrays) for arrays in zip(*drawn, strict=True)]
-                # Some statistics have sums with named fields.
-                named = type(drawn[0])
-                joint.append(named._make(fields) if hasattr(named, "_make") else tuple(fields))
+                joint.append(_joined(statistic, drawn))
             else:
                 joint.append(states_of_parts[0][statistic])
         return counted._replace(groups={None: joint})
 
 
-def _shares(replicates: Replicates, parts: int) -> list[Replicates]:
-    """Consecutive replicates of each part, from an even number on, as random numbers are pairs."""
+def _joined(replicates: Replicates, drawn: list[Any]) -> Any:
+    """Sums of all replicates from the sums of each part, see `_shares`."""
+    if isinstance(replicates, RecombinedReplicates):
+        return reduce(replicates.merge, drawn)
+    return with_fields(drawn[0], map(np.concatenate, zip(*drawn, strict=True)))
+
+
+def _shares(replicates: Replicates, parts: int) -> Sequence[Replicates]:
+    """Replicates of each part.
+
+    Recombined replicates have few draws, which all replicates need, so that each part has some of
+    the segments of the rows.  Other parts have consecutive replicates, from an even number on, as
+    random numbers are pairs.
+    """
+    if isinstance(replicates, RecombinedReplicates):
+        return [replace(replicates, part=part, parts=parts) for part in range(parts)]
     half = len(replicates) / 2
     starts = [replicates.first + 2 * round(half * part / parts) for part in range(parts)]
     ends = [*starts[1:], replicates.last]

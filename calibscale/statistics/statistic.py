@@ -7,7 +7,7 @@ state is a NamedTuple of float64 arrays that are additive over rows, unless `mer
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -159,6 +159,19 @@ class Replicates(Statistic):
         return self.null.of_labels and chunk.target.has_single_labels
 
     @property
+    def draws(self) -> int:
+        """Number of sets of labels that are drawn for a chunk."""
+        return len(self)
+
+    @property
+    def segment_rows(self) -> int | None:
+        """Rows of a segment whose sums are computed together, or None if chunks may end anywhere.
+
+        The number of a row divided by it is the number of its segment.
+        """
+        return None
+
+    @property
     def moves(self) -> bool:
         return self.null.moves
 
@@ -261,6 +274,11 @@ def weighted_sum(values: Floats, weights: Floats) -> float:
     if len(weights) == 0:
         return float(values.sum())
     return float(weights @ np.where(weights > 0, values, 0.0))
+
+
+def with_fields(sums: Any, fields: Iterable[Any]) -> Any:
+    """Sums of replicates of the type of `sums`, a tuple or a NamedTuple, with other fields."""
+    return sums._make(fields) if hasattr(sums, "_make") else tuple(fields)
 
 
 def added(state: Any, *values: Any) -> Any:

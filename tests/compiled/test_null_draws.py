@@ -374,3 +374,11 @@ def test_add_bins__is_the_sum_by_bin(drawn, rng):
     drawn_sums.add_bins(values, bins, out)
     for sums, value in zip(out, values, strict=True):
         np.testing.assert_allclose(sums, 1 + np.bincount(bins, value, 7), rtol=1e-12, atol=1e-13)
+
+
+def test_add_chosen__adds_one_of_the_sums_to_each_replicate(rng):
+    sums, start = rng.normal(size=(3, 7)), rng.normal(size=(5, 7))
+    chosen = np.array([2, 0, 0, 1, 2])
+    out = start.copy()
+    drawn_sums.add_chosen(sums, chosen, out)
+    np.testing.assert_array_equal(out, start + sums[chosen])

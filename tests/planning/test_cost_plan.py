@@ -159,6 +159,18 @@ def test_plan__counts_the_draws_of_a_test_with_sums_of_its_own() -> None:
     assert costs[1].memory >= 100 * 4 * 2000 * 8
 
 
+@pytest.mark.long
+def test_plan__of_many_rows_recombines_labels_and_says_what_a_second_look_takes() -> None:
+    rng = np.random.default_rng(5)
+    source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
+    few = cs.plan(source, "cwce2", n_replicates=999, rows=3000, scheduler="serial")
+    many = cs.plan(source, "cwce2", n_replicates=999, rows=30_000, scheduler="serial")
+    assert not any("every replicate" in remark for remark in few.remarks)
+    assert any("draws the labels of every replicate" in remark for remark in many.remarks)
+    # Ten times the rows, each with 64 sets of labels instead of 999, on a machine with other work.
+    assert many.costs[1].seconds < 5 * few.costs[1].seconds
+
+
 @pytest.mark.cluster
 def test_plan__of_workers_has_times_of_threads_and_of_dask_workers(large_plan: cs.Plan) -> None:
     assert [(time.kind, time.workers) for time in large_plan.parallel] == [

@@ -49,6 +49,7 @@ from calibscale.recalibration.score_ranks import (
 from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
+from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.score_sums import (
     Fingerprint,
     FirstImpossible,
@@ -229,6 +230,9 @@ EXAMPLES = {
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
+    "RecombinedReplicates": lambda cls: cls(
+        BinCounts("top_label", EDGES), RecombinedLabels(3, 16), 0, 99
+    ),
     "ResidualMoments": lambda cls: cls(),
     "RowMoments": lambda cls: cls(SquaredError()),
     "RowPoints": lambda cls: cls("positive", (0,)),

@@ -49,6 +49,9 @@ def warm_up() -> None:
     for null in (kind.name for kind in kinds if kind is not ClusterSigns):  # as `wild`
         tested = ("ckce", "ece", "ece(edges=equal-mass)", "cwce2", "simplex_ece")
         calibration_test(source, tested, null=null, n_replicates=2, scheduler="serial")
+    # Tests of many rows recombine few drawn labels.
+    many = from_arrays(probabilities=np.full(2**14, 0.5), labels=np.arange(2**14) % 2, binary=True)
+    calibration_test(many, "ece", n_replicates=99, scheduler="serial")
     evaluate(source, ["ece"], interval="jackknife", scheduler="serial")
     GENERATORS["ms-over"].draw(0, 0, 2)
     p = np.linspace(0.01, 0.99, 40)
