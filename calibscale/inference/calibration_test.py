@@ -204,7 +204,9 @@ def calibration_test(
         drawing = replace(run, chosen=(*run.chosen, *further))
         # A null of the caller draws the labels of every replicate, and so does a test that stops.
         recombine = not isinstance(null, Null) and stop_after is None
-        trials, one_pass = _trials(drawing, draws, n_replicates, stop_after, recombine)
+        trials, one_pass = _trials(
+            drawing, tests, draws, n_replicates, stop_after, recombine=recombine
+        )
     if is_corrected:
         *trials, mean, symmetric_mean = trials
         with one_thread():
@@ -311,7 +313,13 @@ def _bound(session: Session, tests: _Tests, null: Null) -> Run:
 
 
 def _trials(
-    run: Run, draws: Null | None, n_replicates: int, stop_after: int | None, recombine: bool
+    run: Run,
+    tests: _Tests,
+    draws: Null | None,
+    n_replicates: int,
+    stop_after: int | None,
+    *,
+    recombine: bool,
 ) -> tuple[list[MonteCarloTest], PassResult]:
     """Test of each estimator with its replicates counted, and the pass over the data.
 
@@ -356,12 +364,11 @@ def _trials(
         first_draws = draws
     assert first_draws is not None
     count_replicates(scanned, merged, first_draws, n_replicates, batch, states, stop_after)
-    if isinstance(first_draws, RecombinedLabels):
+    if isinstance(first_draws, RecombinedLabels) and not is_decided(tests.joined(trials)):
         redrawn = [trial for trial in merged if not isinstance(trial.estimator, DrawsCells)]
-        if not is_decided(redrawn):
-            for trial in redrawn:
-                trial.look_again()
-            count_replicates(run, redrawn, draws, n_replicates, batch, states)
+        for trial in redrawn:
+            trial.look_again()
+        count_replicates(run, redrawn, draws, n_replicates, batch, states)
     return trials, one_pass
 
 

@@ -163,8 +163,12 @@ def _largest(values: Any, count: int) -> float | None:
 
 
 def is_decided(trials: Iterable[MonteCarloTest]) -> bool:
-    """Whether recombined labels decide: no draw is as extreme as the data, or many are."""
-    judged = [trial for trial in trials if trial.p_value is not None]
+    """Whether recombined labels decide: no draw is as extreme as the data, or many are.
+
+    Tests with draws of cells have no part in it.
+    """
+    by_rows = (trial for trial in trials if not isinstance(trial.estimator, DrawsCells))
+    judged = [trial for trial in by_rows if trial.p_value is not None]
     joint = joint_p_values([t.value for t in judged], [np.array(t.values) for t in judged])
     p_value = min((p for p in joint if p is not None), default=1.0)
     smallest = 1.0 / (1 + len(judged[0].values)) if judged else 0.0

@@ -113,7 +113,7 @@ class TestResult(Declared):
     reason: Omitted[str | None] = None
     details: Omitted[Json] = field(default_factory=dict)
     draws: Hidden[str] = ""
-    looks: Count = 1
+    looks: Later[Count] = 1
 
     @cached_property
     def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:

@@ -35,7 +35,9 @@ def with_impossible_row(seed: int) -> Any:
 def test_an_error_of_one_row__is_seen_by_the_second_look():
     """A 64th of the replicates has the observed labels of the row, and looks like the data."""
     source = with_impossible_row(0)
-    result = cs.calibration_test(source, ["residual_scan"], n_replicates=999).results[0]
+    tests = cs.calibration_test(source, ["residual_scan"], n_replicates=999)
+    result = tests.results[0]
+    assert "p-values of a second look" in " ".join(str(tests).split())
     every_label = cs.calibration_test(
         source, ["residual_scan"], n_replicates=999, null=DrawnLabels(0)
     ).results[0]
