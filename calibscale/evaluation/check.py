@@ -111,8 +111,9 @@ def check(
     names += [test.statistic for test in tests.results[len(tested) :]]
     adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
     # Tests with the same draws form a family, and the smallest p-value of a family is 1/(B + 1).
-    families = len({test.draws for test in tests.results if test.p_value is not None})
-    looks = max((test.looks for test in tests.results), default=1)
+    with_p_value = [test for test in tests.results if test.p_value is not None]
+    families = len({test.draws for test in with_p_value})
+    looks = min((test.looks for test in with_p_value), default=1)
     judgement = judgement_of_evaluation(
         first,
         joint=adjusted,

@@ -181,7 +181,7 @@ def evidence_of_tests(
                 joint=adjusted is not None,
                 details=details,
                 least=_least(test),
-                surprise=surprise(test.value, test.null_values),
+                surprise=surprise(test.value, test.values_of_null),
             )
         )
     return indications

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Bools, Floats
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
@@ -48,7 +48,8 @@ class MonteCarloTest:
     """Running test of one statistic.  Its `estimate` may lack a value.
 
     `sign_scale` are the factors of signed residuals, determined by the first replicates.  `looks`
-    is the number of times that replicates were counted, see `look_again`.
+    is the number of times that replicates were counted, see `look_again`.  `drawn_alone` says which
+    replicates have drawn labels alone, if labels are recombined.
     """
 
     estimator: BoundEstimator
@@ -61,6 +62,7 @@ class MonteCarloTest:
     critical: float | None = None
     sign_scale: Floats | None = None
     looks: int = 1
+    drawn_alone: Bools | None = None
 
     @property
     def value(self) -> float:
@@ -85,9 +87,17 @@ class MonteCarloTest:
             # The p-value of Besag and Clifford (1991).
             self.p_value, self.critical = self.exceedances / B, None
             return
-        # The observed value counts as one of B + 1 exchangeable values, once for each look.
+        # The observed value counts as one of B + 1 exchangeable values, and an earlier look has
+        # spent the level 1/(B + 1).
         self.p_value = min(1.0, (self.looks + self.exceedances) / (B + 1))
-        self.critical = _largest(self.values, (B + 1) // 20 - self.looks + 1)
+        null_values = self.null_values
+        self.critical = _largest(null_values, (len(null_values) + 1) // 20 - self.looks + 1)
+
+    @property
+    def null_values(self) -> Floats:
+        """Values of the replicates without observed labels."""
+        values = np.array(self.values)
+        return values if self.drawn_alone is None else values[self.drawn_alone[: len(values)]]
 
     def replace_values(self, values: Iterable[float]) -> None:
         """Count other values of the null instead of the ones that were added."""
@@ -95,12 +105,13 @@ class MonteCarloTest:
         self.add(values, None)
 
     def look_again(self) -> None:
-        """Forget the replicates, so that others are counted instead.
+        """Forget the replicates, so that replicates with labels of their own are counted instead.
 
-        Whoever rejects at the smallest p-value 1/(B + 1) of the first look has spent this level, so
-        that it is added to the p-value of the second look.
+        A test that rejects at the smallest p-value 1/(B + 1) of the first look has spent this
+        level, so that it is added to the p-value of the second look.
         """
         self.values, self.exceedances, self.p_value, self.critical = [], 0, None, None
+        self.drawn_alone = None
         self.looks += 1
 
     def _slack(self, drawn: float) -> float:
@@ -154,6 +165,7 @@ class MonteCarloTest:
             details=self.estimate.details if self.estimate.value is not None else {},
             draws=repr(self.estimator.needs) if isinstance(self.estimator, DrawsCells) else "",
             looks=self.looks,
+            drawn_alone=self.drawn_alone,
         )
 
 
@@ -165,14 +177,22 @@ def _largest(values: Any, count: int) -> float | None:
 def is_decided(trials: Iterable[MonteCarloTest]) -> bool:
     """Whether recombined labels decide: no draw is as extreme as the data, or many are.
 
-    Tests with draws of cells have no part in it.
+    Many draws must be as extreme among the replicates with drawn labels alone as well, because the
+    others repeat errors of the predictions.  Tests with draws of cells have no part in it.
     """
     by_rows = (trial for trial in trials if not isinstance(trial.estimator, DrawsCells))
     judged = [trial for trial in by_rows if trial.p_value is not None]
-    joint = joint_p_values([t.value for t in judged], [np.array(t.values) for t in judged])
-    p_value = min((p for p in joint if p is not None), default=1.0)
-    smallest = 1.0 / (1 + len(judged[0].values)) if judged else 0.0
-    return p_value > _CLEARLY_LARGE or math.isclose(p_value, smallest)
+    p_value = _joint_p_value(judged, [np.array(trial.values) for trial in judged])
+    if not judged or math.isclose(p_value, 1.0 / (1 + len(judged[0].values))):
+        return True
+    p_value_alone = _joint_p_value(judged, [trial.null_values for trial in judged])
+    return min(p_value, p_value_alone) > _CLEARLY_LARGE
+
+
+def _joint_p_value(trials: Sequence[MonteCarloTest], drawn: Sequence[Floats]) -> float:
+    """p-value of the most extreme test among these draws of all tests."""
+    joint = joint_p_values([trial.value for trial in trials], drawn)
+    return min((p for p in joint if p is not None), default=1.0)
 
 
 def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
@@ -223,6 +243,7 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         details={**estimate.details, "covariates": list(covariates)},
     )
     out = MonteCarloTest(trials[best].estimator, estimate, looks=first.looks)
+    out.drawn_alone = first.drawn_alone
     out.add(scores[1:].tolist(), None)
     return out
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Bools, Floats
 from calibscale.errors import OptionError, require
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
@@ -66,6 +66,10 @@ class TestResult(Declared):
         Number of draws at least as large as the value.
     null_values : (replicates,)
         Values of the draws, not centred.  Results read from JSON have none.
+    drawn_alone : (replicates,) array of bool, optional
+        Draws without observed labels, if labels are recombined, see `calibration_test`.  The others
+        serve the p-value, and repeat errors of the predictions.  `null_distribution` and
+        `critical_value` have these draws alone.
     certain_rows : int
         Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
@@ -114,11 +118,17 @@ class TestResult(Declared):
     details: Omitted[Json] = field(default_factory=dict)
     draws: Hidden[str] = ""
     looks: Later[Count] = 1
+    drawn_alone: Hidden[Bools | None] = field(default=None, repr=False, compare=False)
+
+    @property
+    def values_of_null(self) -> Floats:
+        """Values of the draws without observed labels."""
+        return self.null_values if self.drawn_alone is None else self.null_values[self.drawn_alone]
 
     @cached_property
     def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:
         """Mean, standard deviation and quantiles of the null values, or None without them."""
-        values = self.null_values
+        values = self.values_of_null
         if not len(values):
             return None
         quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))

@@ -9,9 +9,11 @@ The p-value is exact at every number of rows.  Under calibration, the 64 sets of
 exchangeable, so that a permutation of the sets within each segment does not change the law of all
 sets.  The first sets of all segments are the data, and a replicate is the first sets after a random
 element of this group of permutations [Hemerik and Goeman, TEST 27 (2018), Theorem 2].  The observed
-set must be among the 64 sets for this.  An error of the predictions in all segments therefore has
-a share of 1/64 in the replicates, which is 1/64² of a squared error.  An error in one segment is
-complete in a 64th of the replicates, so that its p-value is not below 1/64.
+set must be among the 64 sets for this.
+
+Replicates with the observed set in a segment repeat the errors of its predictions.  An error in one
+segment has a p-value of at least 1/64 for this reason.  Replicates with drawn labels alone, which
+are more than a third of all, show such errors, see `RecombinedLabels.drawn_alone`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.array_types import Floats, Ints
+from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
 from calibscale.compiled.drawn_sums import add_chosen
 from calibscale.predictions.chunk import Chunk
@@ -32,16 +34,18 @@ from calibscale.statistics.statistic import Replicates, with_fields
 
 SETS = 64  # sets of labels of a segment, the last of which is observed
 FEWEST_REPLICATES = 99  # fewer replicates draw hardly more labels themselves
-_FEWEST_SEGMENTS = 32  # so that the combinations of sets are many, and their sums nearly normal
-_FEWEST_ROWS, _MOST_ROWS = 512, 8192  # of a segment, as each adds its sums to all replicates
+# The combinations of sets of 32 segments are many, and their sums nearly normal.  With 64 segments
+# or more, few replicates would have drawn labels alone.
+_FEWEST_SEGMENTS = 32
+_FEWEST_ROWS = 512  # of a segment, as each adds its sums to all replicates
 
 
 def segment_rows(rows: int) -> int | None:
-    """Number of rows of a segment, a power of two, or None if there are too few rows."""
+    """Number of rows of each of 32 to 63 segments, a power of two, or None if rows are too few."""
     if rows < _FEWEST_SEGMENTS * _FEWEST_ROWS:
         return None
     largest = rows // _FEWEST_SEGMENTS
-    return min(1 << (largest.bit_length() - 1), _MOST_ROWS)
+    return 1 << (largest.bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,18 @@ class RecombinedLabels(DrawnLabels):
         Number of rows of a segment.  The segment of a row is its number divided by it.
     """
 
-    segment_rows: int = _MOST_ROWS
+    segment_rows: int = _FEWEST_ROWS
 
     def sets(self, segment: int, first: int, last: int) -> Ints:
         """Number of the set of labels that each replicate takes in a segment (B,)."""
         pairs = kernel_draws.table(1, -(-last // 2), self.seed, kernel_draws.SETS, segment)
         return (pairs.ravel()[first:last] * SETS).astype(np.int64)
+
+    def drawn_alone(self, rows: int, count: int) -> Bools:
+        """Whether each replicate has drawn labels alone, and no observed set (B,)."""
+        segments = range(-(-rows // self.segment_rows))
+        chosen = np.array([self.sets(segment, 0, count) for segment in segments])
+        return np.all(chosen < SETS - 1, axis=0)
 
 
 @dataclass(frozen=True)
@@ -110,13 +120,13 @@ class RecombinedReplicates(Replicates):
         if len(used) > SETS // 2:
             # Sets are drawn fastest in one range, although a few of them may not be used.
             used, positions = np.arange(SETS), chosen
-        sums = self.statistic.zero_drawn(rows.n_features, len(used))
+        sums_of_sets = self.statistic.zero_drawn(rows.n_features, len(used))
         for low, high in _ranges(used):
             first, last = int(used[low]), int(used[high - 1]) + 1
             null = ObservedSigns() if first == SETS - 1 else self.null
-            part = with_fields(sums, (field[low:high] for field in sums))
-            Replicates(self.statistic, null, first, last).accumulate(part, rows)
-        for total, field in zip(state, sums, strict=True):
+            sums_of_range = with_fields(sums_of_sets, (field[low:high] for field in sums_of_sets))
+            Replicates(self.statistic, null, first, last).accumulate(sums_of_range, rows)
+        for total, field in zip(state, sums_of_sets, strict=True):
             add_chosen(_as_floats(field), positions, _as_floats(total))
 
 

@@ -57,6 +57,46 @@ def test_an_error_of_one_segment__is_seen():
     assert result.judgement.p_value <= 0.01
 
 
+def test_errors_of_single_rows_in_ten_segments__are_seen_by_the_second_look():
+    """Each class has two impossible labels, and a replicate repeats one of ten errors often."""
+    q, y = calibrated(0, classes=10)
+    for row in (100 + 1600 * np.arange(10)[:, None] + [0, 1]).ravel():
+        label = (row - 100) // 1600
+        q[row, label] = 0.0
+        q[row] *= (1.0 - 1e-9) / q[row].sum()
+        q[row, label], y[row] = 1e-9, label
+    source = cs.from_arrays(probabilities=q, labels=y)
+    result = cs.calibration_test(source, n_replicates=B)
+    assert result.judgement is not None
+    assert (result.judgement.state, result.judgement.p_value) == ("miscalibrated", 2 / (B + 1))
+
+
+def test_null_values__of_wrong_predictions_are_those_of_drawn_labels():
+    q, y = calibrated(6)
+    sharp = q**2 / (q**2).sum(axis=1, keepdims=True)
+    source = cs.from_arrays(probabilities=sharp, labels=y)
+    recombined = cs.calibration_test(source, "cox_score", n_replicates=999).results[0]
+    every_label = cs.calibration_test(
+        source, "cox_score", n_replicates=999, null=DrawnLabels(0)
+    ).results[0]
+    assert recombined.looks == 1
+    # The error of the mean of a third of 999 values, which are χ² of two degrees of freedom: 0.11.
+    expected = every_label.null_distribution.mean
+    assert recombined.null_distribution.mean == pytest.approx(expected, abs=0.5)
+    assert recombined.critical_value == pytest.approx(every_label.critical_value, abs=2.0)
+
+
+def test_several_bandwidths__are_decided_together():
+    q, y = calibrated(7)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    result = cs.calibration_test(source, "jkce", n_replicates=99, bandwidths=3).results[0]
+    assert result.looks == 1 or result.p_value >= 0.02
+    y[:800] = 2 - q[:800].argmax(axis=1)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    result = cs.calibration_test(source, "jkce", n_replicates=99, bandwidths=3).results[0]
+    assert result.p_value <= 0.02
+
+
 def test_clear_errors_and_calibrated_rows__need_one_look():
     q, y = calibrated(3)
     sharp = q**2 / (q**2).sum(axis=1, keepdims=True)

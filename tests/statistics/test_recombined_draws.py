@@ -46,13 +46,21 @@ def recombined_labels(q: np.ndarray, y: np.ndarray, count: int) -> np.ndarray:
 
 
 def test_segments__are_powers_of_two_with_at_least_32_of_them():
-    assert [segment_rows(n) for n in (16_383, 16_384, 40_000, 10**6, 10**9)] == [
-        None,
-        512,
-        1024,
-        8192,
-        8192,
-    ]
+    assert [segment_rows(n) for n in (16_383, 16_384, 40_000, 2**20)] == [None, 512, 1024, 2**15]
+    rows = np.random.default_rng(0).integers(2**14, 2**40, 1000).tolist()
+    assert all(32 <= n / segment_rows(n) < 64 for n in rows)
+
+
+def test_drawn_alone__are_replicates_without_an_observed_set():
+    rows, count = ROWS, 999
+    alone = NULL.drawn_alone(rows, count)
+    segments = range(-(-rows // SEGMENT))
+    for replicate in (0, 5, 998):
+        chosen = {int(NULL.sets(segment, replicate, replicate + 1)[0]) for segment in segments}
+        assert alone[replicate] == (SETS - 1 not in chosen)
+    share = (1 - 1 / SETS) ** len(segments)
+    # Four standard errors of a share of 999 replicates.
+    assert abs(alone.mean() - share) < 4 * np.sqrt(share * (1 - share) / count)
 
 
 def test_sets__are_uniform_and_independent_of_the_range_of_replicates():
