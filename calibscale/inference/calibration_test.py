@@ -31,6 +31,7 @@ from calibscale.inference.monte_carlo import (
     count_replicates,
     is_decided,
     jointly,
+    look_again,
     refused,
     replicates_of_first_pass,
     sign_scales_take_a_pass,
@@ -55,13 +56,7 @@ from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
-from calibscale.statistics.null_distributions import (
-    ClusterSigns,
-    DrawsCells,
-    Null,
-    RandomSigns,
-    null_of,
-)
+from calibscale.statistics.null_distributions import ClusterSigns, Null, RandomSigns, null_of
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.statistic import Statistic
@@ -361,15 +356,9 @@ def _trials(
         scanned, draws = condensed_run(run, draws, condensed, states.pop(condensed)) or by_rows
         first_draws = draws
     assert first_draws is not None
-    redrawn = [trial for trial in merged if not isinstance(trial.estimator, DrawsCells)]
-    if isinstance(first_draws, RecombinedLabels):
-        for trial in redrawn:
-            trial.drawn_alone = first_draws.drawn_alone(run.source.rows, n_replicates)
     count_replicates(scanned, merged, first_draws, n_replicates, batch, states, stop_after)
     if isinstance(first_draws, RecombinedLabels) and not is_decided(tests.joined(trials)):
-        for trial in redrawn:
-            trial.look_again()
-        count_replicates(run, redrawn, draws, n_replicates, batch, states)
+        look_again(run, merged, draws, n_replicates, batch, states)
     return trials, one_pass
 
 

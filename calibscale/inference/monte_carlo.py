@@ -32,6 +32,7 @@ from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
 from calibscale.statistics.null_distributions import DrawsCells, Null, PairMean, SharesCells
 from calibscale.statistics.one_pass import States
+from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.statistic import Statistic
 
 _SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
@@ -268,7 +269,7 @@ def result_of(
 
 def count_replicates(
     run: Run,
-    trials: Iterable[MonteCarloTest],
+    trials: Sequence[MonteCarloTest],
     null: Null,
     n_replicates: int,
     batch: int,
@@ -280,6 +281,11 @@ def count_replicates(
     The replicates of `replicates_of_first_pass` were drawn in the pass over the data, and are in
     `states`.  The others of the first batch, and each further batch, take a pass.
     """
+    if isinstance(null, RecombinedLabels):
+        drawn_alone = null.drawn_alone(run.source.rows, n_replicates)
+        for trial in trials:
+            if not isinstance(trial.estimator, DrawsCells):
+                trial.drawn_alone = drawn_alone
     for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
         replicates = range(first, min(n_replicates, first + batch))
@@ -298,6 +304,21 @@ def count_replicates(
                 trial.add(values, stop_after)
         for replicated in drawn.values():
             states.pop(replicated, None)
+
+
+def look_again(
+    run: Run,
+    trials: Sequence[MonteCarloTest],
+    null: Null,
+    n_replicates: int,
+    batch: int,
+    states: States,
+) -> None:
+    """Count replicates with labels of their own in place of recombined labels."""
+    by_rows = [trial for trial in trials if not isinstance(trial.estimator, DrawsCells)]
+    for trial in by_rows:
+        trial.look_again()
+    count_replicates(run, by_rows, null, n_replicates, batch, states)
 
 
 def _use_smaller_replicates(

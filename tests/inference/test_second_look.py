@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.inference import calibration_test as calibration_test_module
 from calibscale.inference.monte_carlo import MonteCarloTest, is_decided
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.results.estimate import Estimate
@@ -84,6 +85,22 @@ def test_null_values__of_wrong_predictions_are_those_of_drawn_labels():
     expected = every_label.null_distribution.mean
     assert recombined.null_distribution.mean == pytest.approx(expected, abs=0.5)
     assert recombined.critical_value == pytest.approx(every_label.critical_value, abs=2.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("classes", [2, 30])
+def test_second_look__has_the_draws_of_a_single_look(classes, monkeypatch):
+    """Also of estimators with smaller replicates, and with draws of cells, which are kept."""
+    monkeypatch.setattr(calibration_test_module, "is_decided", lambda trials: False)
+    q, y = calibrated(8, 17_000, classes)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    names = ["ece", "ece(edges=equal-mass)", "cwce2", "ckce", "ckce_centred", "jkce", "corp"]
+    twice = cs.calibration_test(source, names, n_replicates=99)
+    once = cs.calibration_test(source, names, n_replicates=99, null=DrawnLabels(0))
+    for test, expected in zip(twice.results, once.results, strict=True):
+        assert test.looks == (1 if test.statistic == "corp" else 2)
+        np.testing.assert_allclose(test.null_values, expected.null_values, rtol=1e-9, atol=1e-15)
+        assert test.drawn_alone is None
 
 
 def test_several_bandwidths__are_decided_together():
