@@ -365,6 +365,18 @@ def bin_numbers(p, edges, left_closed, out):
 
 
 @kernel
+def count_numbers(numbers, out):
+    """Add the number of rows with each number, without a copy of the numbers.
+
+    Axes:
+        numbers (rows,) uint16
+        out (largest number + 1,)
+    """
+    for i in range(numbers.size):
+        out[numbers[i]] += 1.0
+
+
+@kernel
 def bin_classes(q, delta, weights, edges, left_closed, sums):
     """`bin_column` for every class at once.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.compiled.row_sums import count_numbers
 from calibscale.statistics.response_sums import drawn_residuals
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
@@ -227,7 +228,11 @@ def _cells_of(rng: np.random.Generator, rows: int) -> Floats:
     """Number of rows in each cell (2^16,), drawn row by row if that is faster."""
     if rows > 2 * CELLS * 16:  # a multinomial draw takes a time that does not depend on the rows
         return rng.multinomial(rows, np.full(CELLS, 1.0 / CELLS)).astype(np.float64)
-    return np.bincount(rng.integers(0, CELLS, rows, np.uint16), minlength=CELLS).astype(np.float64)
+    # Each number of 64 bits is four numbers of 16 bits, which are numbers of cells.
+    bits = rng.integers(0, 2**64 - 1, -(-rows // 4), np.uint64, endpoint=True)
+    counts = np.zeros(CELLS)
+    count_numbers(bits.view(np.uint16)[:rows], counts)
+    return counts
 
 
 @dataclass(frozen=True)

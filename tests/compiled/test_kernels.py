@@ -351,3 +351,10 @@ def test_divide_rows__shares_rows_between_the_next_points(rng):
     # each point shares itself between its two neighbours on a grid
     hats = [np.maximum(1 - np.abs(p[:, None] * n - np.arange(n + 1)), 0.0) for n in sizes]
     np.testing.assert_allclose(sums, 1.0 + strengths @ np.hstack(hats), rtol=1e-13, atol=1e-13)
+
+
+def test_count_numbers__adds_to_the_counts(rng):
+    numbers = rng.integers(0, 7, 100).astype(np.uint16)
+    counts = np.ones(7)
+    row_sums.count_numbers(numbers, counts)
+    np.testing.assert_array_equal(counts, 1.0 + np.bincount(numbers, minlength=7))
