@@ -23,12 +23,14 @@ from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.monte_carlo import (
     batch_of,
     count_replicates,
+    is_decided,
+    look_again,
     refused,
     replicates_of_first_pass,
     trial_of,
 )
 from calibscale.inference.multiple_testing import adjusted_tests
-from calibscale.inference.nulls import CERTAIN, replicates_of
+from calibscale.inference.nulls import CERTAIN, recombined, replicates_of
 from calibscale.inference.residual_skewness import (
     MEAN_RESIDUALS,
     correct_skewness,
@@ -57,7 +59,9 @@ from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.night_results import DayTests
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.null_distributions import Null
 from calibscale.statistics.one_pass import States
+from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.score_sums import FirstImpossible
 from calibscale.statistics.statistic import Replicates, Statistic
 
@@ -305,7 +309,8 @@ class _Reader:
         defaults = self._default_tests()
         moments = self._moments_of_skewness()
         batch = self._batch([*defaults, *moments])
-        drawn = self._replicates(batch)
+        first_null = self._first_null(defaults)
+        drawn = self._replicates(batch, first_null)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         further: list[Statistic] = [
             *intervals,
@@ -316,7 +321,7 @@ class _Reader:
         ]
         beside_recipe = [*defaults, *moments]
         further += [s for e in beside_recipe for s in e.needs]
-        further += replicates_of(beside_recipe, self.recipe.null(self.day), 0, batch).values()
+        further += replicates_of(beside_recipe, first_null, 0, batch).values()
         if duels is not None:
             further.append(duels)
         for e in self.recipe.estimators:
@@ -345,7 +350,9 @@ class _Reader:
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         tested = [*self.recipe.under_test, *defaults]
-        tests = self._tests(tested, moments, merged | states, batch, certain, clusters)
+        tests = self._tests(
+            tested, moments, merged | states, batch, first_null, certain=certain, clusters=clusters
+        )
         # Default tests are about the day alone.  Windows have only the tests of the recipe.
         first_default = len(tests) - len(defaults)
         tests, of_defaults = tests[:first_default], tests[first_default:]
@@ -451,12 +458,24 @@ class _Reader:
         is_corrected = corrects_skewness(recipe.null(self.day), self.run.rules.target)
         return MEAN_RESIDUALS if is_corrected else ()
 
-    def _replicates(self, batch: int) -> dict[Statistic, Replicates]:
+    def _first_null(self, defaults: Iterable[BoundEstimator]) -> Null:
+        """Null at which the tests of the day look first.
+
+        Replicates that the ledger keeps have labels of their own, as tests of windows look once.
+        """
+        recipe = self.recipe
+        null = recipe.null(self.day)
+        if recipe.keep:
+            return null
+        tested = (*recipe.under_test, *defaults)
+        return recombined(null, tested, self.run.source.rows, recipe.replicates) or null
+
+    def _replicates(self, batch: int, null: Null) -> dict[Statistic, Replicates]:
         """Replicates of the tests of the job that the pass draws beside the day's values."""
         recipe = self.recipe
         if recipe.keep or not batch:
             return recipe.replicated(self.day, batch)
-        return replicates_of_first_pass(recipe.under_test, recipe.null(self.day), batch)
+        return replicates_of_first_pass(recipe.under_test, null, batch)
 
     def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""
@@ -473,17 +492,21 @@ class _Reader:
         moments: Sequence[BoundEstimator],
         states: States,
         batch: int,
+        first_null: Null,
+        *,
         certain: int,
         clusters: Clusters | None,
     ) -> list[TestResult]:
         """Results of tests, corrected for skewed residuals if there are `moments`."""
         if not batch:
             return []
-        null = self.recipe.null(self.day)
+        null, count = self.recipe.null(self.day), self.recipe.replicates
         with one_thread():
             unclustered = [trial_of(e, None, states) for e in (*estimators, *moments)]
             trials = [refused(trial, clusters) for trial in unclustered]
-        count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
+        count_replicates(self.run, trials, first_null, count, batch, states)
+        if isinstance(first_null, RecombinedLabels) and not is_decided(trials):
+            look_again(self.run, trials, null, count, batch, states)
         if moments:
             *trials, mean, symmetric_mean = trials
             with one_thread():

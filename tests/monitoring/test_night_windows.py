@@ -82,6 +82,25 @@ def test_bounds__of_a_biased_estimate_are_accepted_with_a_note(tmp_path):
     assert all(t["observed"] is not None for t in result["thresholds"])
 
 
+def test_tests_of_a_day__look_twice_unless_the_ledger_keeps_replicates(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibscale.statistics.recombined_draws._FEWEST_ROWS", 2)
+    monkeypatch.setattr("calibscale.monitoring.day_record.is_decided", lambda trials: False)
+    tests_of_day = []
+    for keep in ("false", "true"):
+        (tmp_path / keep).mkdir()
+        text = 'estimators = ["ece"]\n[source]\npath = "days/{date}.zarr"\n[test]\n'
+        text += f'statistics = ["ece"]\nreplicates = 99\nkeep = {keep}\n'
+        job = write_job(tmp_path / keep, text)
+        write_day(tmp_path / keep, 0)
+        tests_of_day.append(night(job, day_name(0)).to_dict()["calibration"]["tests"])
+    assert tests_of_day[0]
+    for test, kept in zip(*tests_of_day, strict=True):
+        # The second look draws the labels that a ledger keeps, and adds the level of the first.
+        assert (test["looks"], kept["looks"]) == (2, 1)
+        assert test["exceedances"] == kept["exceedances"]
+        assert test["p_value"] == pytest.approx(min(1.0, kept["p_value"] + 0.01))
+
+
 def test_window_tests__sum_the_replicates_of_their_days(ten_nights):
     ledger = Ledger.open(ten_nights / "ledger")
     recipe = ledger.recipe
