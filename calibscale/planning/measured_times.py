@@ -31,7 +31,8 @@ from calibscale.session import Run
 from calibscale.statistics.one_pass import PassResult, Scan, finished
 
 _SAMPLE_SECONDS = 0.1  # least time of a timing
-_REPETITIONS = 3  # most repetitions of a block, if it is short
+_REPETITIONS = 3  # most repetitions of a merge
+_BLOCK_REPETITIONS = 10  # most of a short block, as costs of draws are differences of such times
 # Most repetitions of the read of a panel, which other work may delay by a multiple.
 _PANEL_REPETITIONS = 10
 
@@ -90,7 +91,7 @@ def sent_to_worker(task: Scan) -> bytes:
 def quickest(work: Callable[[], object], clock: Callable[[], float]) -> float:
     """Time of the quickest of a few repetitions of some work."""
     times: list[float] = []
-    while len(times) < _REPETITIONS and sum(times) < _SAMPLE_SECONDS:
+    while len(times) < _BLOCK_REPETITIONS and sum(times) < _SAMPLE_SECONDS:
         started = clock()
         work()
         times.append(clock() - started)
