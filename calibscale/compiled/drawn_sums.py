@@ -48,8 +48,7 @@ def add_features(drawn, labels, phi, changing, sums, out):
     """out[b] += Σ δ*φᵀ with the drawn labels, from `sums` = Σ δφᵀ with the observed labels.
 
     A row with another drawn label y* adds its features to the sum of y, and subtracts them from the
-    sum of y*.  `changing` is the expected number of these rows, see
-    `expected_changes`.
+    sum of y*.  `changing` is the expected number of these rows, see `expected_changes`.
 
     axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, sums (K, m), out (B, K, m)
     """

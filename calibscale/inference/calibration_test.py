@@ -323,7 +323,7 @@ def _trials(
     # Replicates from condensed rows need the sums of this pass, and no further pass over the rows.
     condensed = condensing(run, draws)
     first_draws = draws
-    if recombine and condensed is None:
+    if recombine and draws is not None and condensed is None:
         first_draws = recombined(draws, run.fitting, run.source.rows, n_replicates)
     drawn, passes = {}, 1
     if condensed is None:

@@ -69,8 +69,8 @@ def replicates_of(
 
 
 def recombined(
-    null: Null | None, estimators: Iterable[BoundEstimator], rows: int, n_replicates: int
-) -> Null | None:
+    null: Null, estimators: Iterable[BoundEstimator], rows: int, n_replicates: int
+) -> Null:
     """Null with replicates that recombine few drawn labels, or `null` if this gains nothing.
 
     Sums over all pairs of rows need the labels of every replicate, as all tests of a call have the

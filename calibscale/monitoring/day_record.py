@@ -468,7 +468,7 @@ class _Reader:
         if recipe.keep:
             return null
         tested = (*recipe.under_test, *defaults)
-        return recombined(null, tested, self.run.source.rows, recipe.replicates) or null
+        return recombined(null, tested, self.run.source.rows, recipe.replicates)
 
     def _replicates(self, batch: int, null: Null) -> dict[Statistic, Replicates]:
         """Replicates of the tests of the job that the pass draws beside the day's values."""

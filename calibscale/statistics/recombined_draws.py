@@ -1,4 +1,4 @@
-"""Replicates of many rows from few drawn labels, which each replicate combines anew.
+"""Replicates of many rows, which are random combinations of few drawn labels.
 
 A test with 999 replicates of 10⁶ rows would draw 10⁹ labels.  Here the rows are cut into segments,
 and each segment has 64 sets of labels: its observed labels, and 63 sets drawn from its predictions.

@@ -134,7 +134,7 @@ def _null_notes(tests: Sequence[Tested]) -> list[str]:
     text = f"null: {drawn}, {number_texts.plural(count, 'replicate')}, seed {first.seed}"
     notes = [text]
     if any(tested.test.looks > 1 for tested in tests):
-        notes.append("p-values of a second look: the data count twice, as few draws did not decide")
+        notes.append("p-values of a second look, which add the level that the first look has spent")
     factors = first.parameters.get("bandwidth_factors")
     if factors:
         notes.append(f"value: the statistics of {len(factors)} bandwidths combined")
