@@ -377,16 +377,13 @@ def count_numbers(numbers, out):
 
 
 @kernel
-def bin_classes(q, delta, weights, edges, left_closed, sums):
-    """`bin_column` for every class at once.
+def class_bin_numbers(q, edges, left_closed, out):
+    """`bin_numbers` for every class at once.
 
     Axes:
-        q, delta (rows, K)
-        weights (rows,) or empty
+        q, out (rows, K)
         edges (B+1,)
-        sums (K, B, 5)
     """
-    weighted = weights.size > 0
     rows, K = q.shape
     column = np.empty(_BINNED_ROWS)
     bins = np.empty(_BINNED_ROWS, np.int64)
@@ -396,11 +393,41 @@ def bin_classes(q, delta, weights, edges, left_closed, sums):
             for i in range(size):
                 column[i] = q[start + i, k]
             _find_bins(column[:size], edges, left_closed, bins[:size])
-            of_class = sums[k].T
             for i in range(size):
-                row, b = start + i, bins[i]
-                w = weights[row] if weighted else 1.0
-                _add_to_bin(of_class, b, w, column[i], delta[row, k])
+                out[start + i, k] = bins[i]
+
+
+@kernel
+def bin_classes(q, delta, weights, bins, sums):
+    """The sums of `bin_column` for every class at once.
+
+    Axes:
+        q, delta, bins (rows, K)
+        weights (rows,) or empty
+        sums (K, B, 5)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    for k in range(K):
+        of_class = sums[k].T
+        for i in range(rows):
+            w = weights[i] if weighted else 1.0
+            _add_to_bin(of_class, bins[i, k], w, q[i, k], delta[i, k])
+
+
+@kernel
+def add_class_residuals(delta, weights, bins, sums):
+    """sums[k, bin] += Σ wδ over the rows of the bin of each class.
+
+    Axes:
+        delta, bins (rows, K)
+        weights (rows,)
+        sums (K, B)
+    """
+    rows, K = delta.shape
+    for i in range(rows):
+        for k in range(K):
+            sums[k, bins[i, k]] += weights[i] * delta[i, k]
 
 
 @inlined()

@@ -66,12 +66,13 @@ def quadratic_limits(
     the deviation.  Then |v*|² is (s|v| + √(uᵀΣu)·z)² + c·χ²_ν with u = v/|v|.  Here z has mean 0,
     variance 1 and the skewness of a Poisson count, and the χ² has the mean and variance of the part
     orthogonal to u [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|²
-    below its mean under calibration is replaced by this mean, as in `bin_limits`.  `events` are the
-    numbers of rows of the rarer outcome, expected of a calibrated model, and observed.
+    below its mean under calibration is replaced by this mean, as in `bin_limits`, and a v by a
+    vector of this length: s would be huge where |v| is small by chance, and the covariance would
+    be extrapolated with it.  `events` are the numbers of rows of the rarer outcome, expected of a
+    calibrated model, and observed.
     """
     if not (size > 0 and calibrated.trace > 0):
         return Limits(0.0, max(size, calibrated.trace), "quadratic_form")
-    length = math.sqrt(size)
     raised = max(size, calibrated.trace)
 
     def spread(s: float) -> tuple[float, float, float]:
@@ -91,15 +92,16 @@ def quadratic_limits(
         return along, across_square / across_trace, across_trace * across_trace / across_square
 
     def above(s: float, value: float) -> float:
+        """Probability of |v*|² ≥ `value` under hypothesis s, with |v|² = `value`."""
         along, c, nu = spread(s)
         z = _skewed(_skewness(events, s))
-        left = value - (s * length + math.sqrt(along) * z) ** 2
+        left = value - (s * math.sqrt(value) + math.sqrt(along) * z) ** 2
         beyond = gammaincc(nu / 2.0, np.maximum(left, 0.0) / (2.0 * c))
         return float(np.mean(np.where(left <= 0.0, 1.0, beyond)))
 
     low = lowest_factor(lambda s: above(s, size), tail)
     high = highest_factor(lambda s: 1.0 - above(s, raised), tail)
-    return Limits(low * low * size, high * high * size, "quadratic_form")
+    return Limits(low * low * size, high * high * raised, "quadratic_form")
 
 
 def _skewness(events: tuple[float, float], s: float) -> float:

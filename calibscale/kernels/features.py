@@ -30,7 +30,7 @@ class FeatureMap(Protocol):
         """Number m of features."""
 
     def __call__(self, chunk: Chunk) -> Floats:
-        """φ(q) for each row, (c, m)."""
+        """φ(q) for each row (c, m), which callers do not modify."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,13 @@ class RandomFourier:
         return classes + 2 * self.n_features
 
     def __call__(self, chunk: Chunk) -> Floats:
+        # Several statistics of a pass need the same features.  A chunk keeps those of one map.
+        kept = chunk.views.get(RandomFourier)
+        if kept is None or kept[0] != self:
+            kept = chunk.views[RandomFourier] = self, self._computed(chunk)
+        return kept[1]
+
+    def _computed(self, chunk: Chunk) -> Floats:
         assert self.bandwidth is not None, "call resolve() first"
         phi = np.empty((len(chunk), self.size(chunk.n_features)))
         phi[:, : chunk.n_features] = chunk.factors

@@ -125,30 +125,33 @@ class BinCounts(BinnedRows):
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         if self.notion != "class_wise":
             return super().accumulate(state, chunk)
-        self._bin_classes(state.sums, chunk, chunk.delta)
+        bins = self._class_numbers(chunk)
+        row_sums.bin_classes(chunk.q, chunk.delta, chunk.weights, bins, state.sums)
         return state
 
-    def _bin_classes(self, sums: Floats, chunk: Chunk, delta: Floats) -> None:
-        edges = np.array(self.edges)
-        row_sums.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
+    def _class_numbers(self, chunk: Chunk) -> Ints:
+        """Bin of each class's prediction (c, K), which the sums and their replicates share."""
+        if self not in chunk.views:
+            out = np.empty(chunk.q.shape, np.int64)
+            row_sums.class_bin_numbers(chunk.q, np.array(self.edges), self.left_closed, out)
+            chunk.views[self] = out
+        return chunk.views[self]
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
-        (out,) = sums
         if self.notion != "class_wise":
             super().draw(sums, chunk, replicates)
-        elif replicates.draws_labels(chunk):
-            observed = np.zeros((*out.shape[1:], 5))
-            self._bin_classes(observed, chunk, chunk.delta)
-            out += observed[..., 4]
-            columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.n_features))
-            bins = np.column_stack([self.numbers(p) for p in columns])
-            drawn, weights = replicates.labels(chunk), weights_of(chunk)
+            return
+        (out,) = sums
+        bins, weights = self._class_numbers(chunk), weights_of(chunk)
+        if replicates.draws_labels(chunk):
+            observed = np.zeros(out.shape[1:])
+            row_sums.add_class_residuals(chunk.delta, weights, bins, observed)
+            out += observed
+            drawn = replicates.labels(chunk)
             drawn_sums.move_bins(drawn, chunk.labels, bins, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                replicate = np.zeros((*out.shape[1:], 5))
-                self._bin_classes(replicate, chunk, delta)
-                out[b] += replicate[..., 4]
+                row_sums.add_class_residuals(delta, weights, bins, out[b])
 
 
 @dataclass(frozen=True)

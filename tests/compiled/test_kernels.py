@@ -216,11 +216,20 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
     for edges in (np.linspace(0, 1, 11), np.array([0.0, 0.01, 0.011, 0.9, 1.0]), narrow):
         sums = np.zeros((5, len(edges) - 1))
         row_sums.bin_column(p, delta, w, edges, left_closed, sums)
-        by_class = np.zeros((1, len(edges) - 1, 5))
-        row_sums.bin_classes(p[:, None], delta[:, None], w, edges, left_closed, by_class)
+        weight = w if weighted else np.ones(len(p))
+        numbers, bins = np.empty(len(p), np.int64), np.empty((len(p), 2), np.int64)
+        row_sums.bin_numbers(p, edges, left_closed, numbers)
+        p_of_classes, delta_of_classes = np.stack([p, p], axis=1), np.stack([delta, -delta], axis=1)
+        row_sums.class_bin_numbers(p_of_classes, edges, left_closed, bins)
+        np.testing.assert_array_equal(bins, np.stack([numbers, numbers], axis=1))
+        by_class = np.zeros((2, len(edges) - 1, 5))
+        row_sums.bin_classes(p_of_classes, delta_of_classes, w, bins, by_class)
         # sums of all classes at once are the same, bit for bit
         np.testing.assert_array_equal(by_class[0].T, sums)
-        weight = w if weighted else np.ones(len(p))
+        np.testing.assert_array_equal(by_class[1].T, sums * [[1], [1], [1], [1], [-1]])
+        residuals = np.zeros((2, len(edges) - 1))
+        row_sums.add_class_residuals(delta_of_classes, weight, bins, residuals)
+        np.testing.assert_array_equal(residuals, by_class[..., 4])
         for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
             expected = [
                 len(members),

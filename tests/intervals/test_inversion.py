@@ -196,6 +196,25 @@ def test_quadratic_limits__at_calibration_are_a_chi_square_test():
     assert quadratic_limits(critical * 1.03, noise, noise, TAIL).low > 0
 
 
+@pytest.mark.parametrize("size", [1e-33, 1e-6, 1e-3, 0.5])
+def test_quadratic_limits__of_a_norm_below_its_mean_are_those_of_the_mean(size):
+    # The observed noise is larger, by chance or not.  A hypothesis at a multiple of a vanishing
+    # vector would have this multiple of the difference as noise.
+    calibrated, observed = Noise(1.0, 0.1, 0.05), Noise(1.2, 0.15, 0.08)
+    of_mean = quadratic_limits(calibrated.trace, calibrated, observed, TAIL)
+    limits = quadratic_limits(size, calibrated, observed, TAIL)
+    assert limits.low == 0.0
+    assert limits.high == of_mean.high > 1.0
+
+
+def test_jkce__of_residuals_that_cancel_exactly_has_a_positive_upper_limit():
+    q, y = np.full((100, 2), 0.5), np.arange(100) % 2
+    source = cs.from_arrays(probabilities=q, labels=y)
+    interval = cs.evaluate(source, "jkce(bandwidth=0.5)", interval=True)["jkce"].interval
+    # The mean residual of 100 rows has a standard deviation of 0.05 in each class.
+    assert 0.001 < interval.high < 0.1
+
+
 def test_tce2_debiased__is_unbiased_in_wide_bins_and_kumars_is_not():
     """Beta(.2, .2) in one bin: p varies, so that acc (1 − acc)/(n − 1) overcorrects."""
     rng = np.random.default_rng(7)
