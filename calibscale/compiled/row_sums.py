@@ -377,27 +377,6 @@ def count_numbers(numbers, out):
 
 
 @kernel
-def class_bin_numbers(q, edges, left_closed, out):
-    """`bin_numbers` for every class at once.
-
-    Axes:
-        q, out (rows, K)
-        edges (B+1,)
-    """
-    rows, K = q.shape
-    column = np.empty(_BINNED_ROWS)
-    bins = np.empty(_BINNED_ROWS, np.int64)
-    for start in range(0, rows, _BINNED_ROWS):
-        size = min(_BINNED_ROWS, rows - start)
-        for k in range(K):
-            for i in range(size):
-                column[i] = q[start + i, k]
-            _find_bins(column[:size], edges, left_closed, bins[:size])
-            for i in range(size):
-                out[start + i, k] = bins[i]
-
-
-@kernel
 def bin_classes(q, delta, weights, bins, sums):
     """The sums of `bin_column` for every class at once.
 
@@ -408,26 +387,61 @@ def bin_classes(q, delta, weights, bins, sums):
     """
     weighted = weights.size > 0
     rows, K = q.shape
-    for k in range(K):
-        of_class = sums[k].T
-        for i in range(rows):
-            w = weights[i] if weighted else 1.0
-            _add_to_bin(of_class, bins[i, k], w, q[i, k], delta[i, k])
+    for i in range(rows):
+        w = weights[i] if weighted else 1.0
+        for k in range(K):  # sums of different classes do not wait for each other
+            _add_to_bin(sums[k].T, bins[i, k], w, q[i, k], delta[i, k])
 
 
 @kernel
-def add_class_residuals(delta, weights, bins, sums):
-    """sums[k, bin] += Σ wδ over the rows of the bin of each class.
+def add_to_class_bins(values, weights, bins, sums):
+    """sums[k, bin] += Σ weight·value over the rows of the bin of each class.
 
     Axes:
-        delta, bins (rows, K)
+        values, bins (rows, K)
         weights (rows,)
         sums (K, B)
     """
-    rows, K = delta.shape
+    rows, K = values.shape
     for i in range(rows):
         for k in range(K):
-            sums[k, bins[i, k]] += weights[i] * delta[i, k]
+            sums[k, bins[i, k]] += weights[i] * values[i, k]
+
+
+@kernel
+def subtract_by_label(rows, weights, labels, sums):
+    """sums[label] −= weight·row for each row.
+
+    Axes:
+        rows (c, m)
+        weights (c,) or empty for 1
+        labels (c,)
+        sums (K, m)
+    """
+    weighted = weights.size > 0
+    for i in range(labels.size):
+        w = weights[i] if weighted else 1.0
+        of_label, row = sums[labels[i]], rows[i]
+        for j in range(row.size):
+            of_label[j] -= w * row[j]
+
+
+@kernel
+def take_rows(first, second, positions, out):
+    """Copy rows at positions of `first` followed by `second`.
+
+    Axes:
+        first (a, m)
+        second (b, m)
+        positions (c,) in 0..a + b − 1
+        out (c, m)
+    """
+    for i in range(positions.size):
+        position = positions[i]
+        if position < first.shape[0]:
+            out[i] = first[position]
+        else:
+            out[i] = second[position - first.shape[0]]
 
 
 @inlined()

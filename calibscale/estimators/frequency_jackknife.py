@@ -49,9 +49,13 @@ def conditional_errors(
     """
     n, C = float(moments.weight), moments.C
     values = []
+    inverse, X = None, None
     try:
         for group in _groups(moments, n_frequencies, ridge):
-            X = C @ group.inverse
+            if group.inverse is not inverse:
+                inverse = group.inverse
+                X = C @ inverse
+            assert X is not None
             Y = X - X[:, group.columns] @ group.correction
             Y[:, group.columns] = 0.0
             damped = ridge * n * Y * group.damping  # λn Y D⁻²

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -17,7 +17,16 @@ from calibscale.predictions.chunk import Chunk
 
 
 class FeatureMap(Protocol):
-    """Features of the predictions."""
+    """Features of the predictions.
+
+    Attributes
+    ----------
+    begins_with_predictions : bool
+        Whether the first K features are `Chunk.factors`.
+    """
+
+    @property
+    def begins_with_predictions(self) -> bool: ...
 
     def resolve(self, *setups: DataProfile, notion: str = "canonical") -> FeatureMap:
         """Copy of the map with every default replaced by its value for all of several models."""
@@ -52,6 +61,8 @@ class RandomFourier:
     >>> RandomFourier(100, bandwidth=0.5).size(classes=10)
     210
     """
+
+    begins_with_predictions: ClassVar[bool] = True
 
     n_features: int = 100
     bandwidth: float | None = None
@@ -129,6 +140,8 @@ class OneHot:
     >>> round(evaluate(source, CKCE(OneHot(((0.5, 0.5),)), ridge=0.0))["ckce"].value, 12)
     0.0
     """
+
+    begins_with_predictions: ClassVar[bool] = False
 
     points: tuple[tuple[float, ...], ...]
 

@@ -115,6 +115,12 @@ class BinCounts(BinnedRows):
         row_sums.bin_numbers(p, np.array(self.edges), self.left_closed, out)
         return out
 
+    def class_numbers(self, chunk: Chunk) -> Ints:
+        """Bin of each class's prediction (c, K), which all sums in these bins share."""
+        if self not in chunk.views:
+            chunk.views[self] = self.numbers(chunk.q.ravel()).reshape(chunk.q.shape)
+        return chunk.views[self]
+
     def zero(self, classes: int) -> BinState:
         B = len(self.edges) - 1
         return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
@@ -125,33 +131,25 @@ class BinCounts(BinnedRows):
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         if self.notion != "class_wise":
             return super().accumulate(state, chunk)
-        bins = self._class_numbers(chunk)
+        bins = self.class_numbers(chunk)
         row_sums.bin_classes(chunk.q, chunk.delta, chunk.weights, bins, state.sums)
         return state
-
-    def _class_numbers(self, chunk: Chunk) -> Ints:
-        """Bin of each class's prediction (c, K), which the sums and their replicates share."""
-        if self not in chunk.views:
-            out = np.empty(chunk.q.shape, np.int64)
-            row_sums.class_bin_numbers(chunk.q, np.array(self.edges), self.left_closed, out)
-            chunk.views[self] = out
-        return chunk.views[self]
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         if self.notion != "class_wise":
             super().draw(sums, chunk, replicates)
             return
         (out,) = sums
-        bins, weights = self._class_numbers(chunk), weights_of(chunk)
+        bins, weights = self.class_numbers(chunk), weights_of(chunk)
         if replicates.draws_labels(chunk):
             observed = np.zeros(out.shape[1:])
-            row_sums.add_class_residuals(chunk.delta, weights, bins, observed)
+            row_sums.add_to_class_bins(chunk.delta, weights, bins, observed)
             out += observed
             drawn = replicates.labels(chunk)
             drawn_sums.move_bins(drawn, chunk.labels, bins, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                row_sums.add_class_residuals(delta, weights, bins, out[b])
+                row_sums.add_to_class_bins(delta, weights, bins, out[b])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import gammaincc, gammainccinv
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import random_draws
+from calibscale.compiled import random_draws, row_sums
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.results.estimate import Floor
@@ -80,13 +80,24 @@ def _first(a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
 
     Rows of equal priorities are in the order of their numbers.
     """
-    full = [state for state in (a, b) if len(state.rows)]  # empty states do not know the shapes
-    if not full:
+    if not len(b.rows):
         return a
-    rows = np.concatenate([state.rows for state in full])
-    outcomes = np.concatenate([state.outcomes for state in full])
-    order = np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]
-    return a._replace(rows=rows[order], outcomes=outcomes[order])
+    if not len(a.rows):  # an empty state does not know the shapes
+        a = a._replace(rows=b.rows[:0], outcomes=b.outcomes[:0])
+    priorities = np.concatenate([a.rows[:, 0], b.rows[:, 0]])
+    order = np.argsort(-priorities, kind="stable")[: _ROWS + 1]
+    rows, outcomes = _taken(a.rows, b.rows, order), _taken(a.outcomes, b.outcomes, order)
+    return a._replace(rows=rows, outcomes=outcomes)
+
+
+def _taken(a: Floats, b: Floats, positions: Ints) -> Floats:
+    """Rows at positions of `a` followed by `b`, which may be large, without a copy of both."""
+    out = np.empty((len(positions), *a.shape[1:]))
+    width = math.prod(a.shape[1:])
+    # Arrays that a remote worker has sent may be read-only, and kernels are for others.
+    first, second = (np.require(x.reshape(len(x), width), None, ["C", "W"]) for x in (a, b))
+    row_sums.take_rows(first, second, positions, out.reshape(len(out), width))
+    return out
 
 
 class _Sample(NamedTuple):

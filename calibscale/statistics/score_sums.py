@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import drawn_sums
+from calibscale.compiled import drawn_sums, row_sums
 from calibscale.data.hashes import mixed
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.results.estimate import Approximation
-from calibscale.statistics.bins import BinnedRows
+from calibscale.statistics.bins import BinCounts, BinnedRows
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 if TYPE_CHECKING:
     from calibscale.kernels.features import FeatureMap, RandomFourier
+
+# Mean |δ|² of rows from which Σδφᵀ is a difference of two sums.  These are at most 100 times as
+# large as the sums of |δ||φ|, so that the difference loses two of 16 digits.
+_LEAST_SQUARE = 1e-4
 
 
 class MomentState(NamedTuple):
@@ -72,14 +76,24 @@ class Moments(Statistic):
             state.weight2[...] += w @ w
             # √w on both sides of a product gives the weight w of its terms.
             phi = phi * np.sqrt(w)[:, None]
-            delta = delta * np.sqrt(w)[:, None]
         w2 = NO_WEIGHTS if len(w) == 0 else w * w
         state.d[...] += weighted_sum(d2, w2)
         state.t[...] += weighted_sum(t, w2)
         # NumPy computes AᵀA by syrk, which is half the work.
-        np.add(state.S, phi.T @ phi, out=state.S)
-        np.add(state.C, delta.T @ phi, out=state.C)
+        products = phi.T @ phi
+        np.add(state.S, products, out=state.S)
+        if self._includes_predictions(chunk) and d2.sum() >= _LEAST_SQUARE * len(chunk):
+            # δ = q − e_y, and Σw qφᵀ are the first rows of the products.
+            np.add(state.C, products[: len(state.C)], out=state.C)
+            row_sums.subtract_by_label(phi, np.sqrt(w), chunk.labels, state.C)
+        else:
+            weighted = delta if len(w) == 0 else delta * np.sqrt(w)[:, None]
+            np.add(state.C, weighted.T @ phi, out=state.C)
         return state
+
+    def _includes_predictions(self, chunk: Chunk) -> bool:
+        """Whether the first features of a row are q, and its residual is q − e_y."""
+        return self.features.begins_with_predictions and chunk.target.has_single_labels
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         C, d, t = sums
@@ -315,10 +329,9 @@ class SquaredResiduals(Statistic):
             drawn = replicates.events(chunk, self.bins.notion)
             drawn_sums.add_bins(drawn * drawn * w2, cells, out)
             return
-        numbers = [self.bins.numbers(p) for p, _, _ in _columns(self.bins, chunk)]
+        numbers = _class_numbers(self.bins, chunk)
         for b, delta in replicates.vectors(chunk):
-            for k, bins in enumerate(numbers):
-                out[b, k] += np.bincount(bins, w2 * delta[:, k] ** 2, out.shape[-1])
+            row_sums.add_to_class_bins(delta * delta, w2, numbers, out[b])
 
 
 @dataclass(frozen=True)
@@ -356,25 +369,27 @@ def _no_squares(bins: BinnedRows, classes: int) -> SquareState:
     return SquareState(np.zeros(sums.shape[:-1] if sums.ndim == 3 else sums.shape[1:]))
 
 
-def _columns(bins: BinnedRows, chunk: Chunk) -> Iterator[tuple[Floats, ...]]:
-    """p, 1 − p and δ of each problem, (c,) each."""
-    if bins.notion == "class_wise":
-        for k in range(chunk.n_features):
-            p = np.ascontiguousarray(chunk.q[:, k])
-            yield p, 1.0 - p, chunk.delta[:, k]
-    else:
-        yield chunk.event(bins.notion)[:3]
-
-
 def _add_squares(
     bins: BinnedRows, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
 ) -> SquareState:
     """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins."""
     w2 = weights_of(chunk) ** 2
-    rows = np.atleast_2d(state.squares)
-    for (p, complement, delta), out in zip(_columns(bins, chunk), rows, strict=True):
-        out += np.bincount(bins.numbers(p), w2 * square(p, complement, delta), len(out))
+    if bins.notion == "class_wise":
+        squares = square(chunk.q, 1.0 - chunk.q, chunk.delta)
+        row_sums.add_to_class_bins(squares, w2, _class_numbers(bins, chunk), state.squares)
+        return state
+    p, complement, delta, _ = chunk.event(bins.notion)
+    numbers = bins.numbers(p)
+    state.squares[...] += np.bincount(
+        numbers, w2 * square(p, complement, delta), len(state.squares)
+    )
     return state
+
+
+def _class_numbers(bins: BinnedRows, chunk: Chunk) -> Ints:
+    """Bin of each class's prediction (c, K)."""
+    assert isinstance(bins, BinCounts)  # other bins are for scalar notions
+    return bins.class_numbers(chunk)
 
 
 class EventState(NamedTuple):

@@ -217,18 +217,19 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
         sums = np.zeros((5, len(edges) - 1))
         row_sums.bin_column(p, delta, w, edges, left_closed, sums)
         weight = w if weighted else np.ones(len(p))
-        numbers, bins = np.empty(len(p), np.int64), np.empty((len(p), 2), np.int64)
+        numbers = np.empty(len(p), np.int64)
         row_sums.bin_numbers(p, edges, left_closed, numbers)
-        p_of_classes, delta_of_classes = np.stack([p, p], axis=1), np.stack([delta, -delta], axis=1)
-        row_sums.class_bin_numbers(p_of_classes, edges, left_closed, bins)
-        np.testing.assert_array_equal(bins, np.stack([numbers, numbers], axis=1))
-        by_class = np.zeros((2, len(edges) - 1, 5))
+        # ten classes, of which the last has residuals of the other sign
+        signs = np.where(np.arange(10) < 9, 1, -1)
+        bins, p_of_classes = (np.repeat(x[:, None], 10, axis=1) for x in (numbers, p))
+        delta_of_classes = delta[:, None] * signs
+        by_class = np.zeros((10, len(edges) - 1, 5))
         row_sums.bin_classes(p_of_classes, delta_of_classes, w, bins, by_class)
         # sums of all classes at once are the same, bit for bit
-        np.testing.assert_array_equal(by_class[0].T, sums)
-        np.testing.assert_array_equal(by_class[1].T, sums * [[1], [1], [1], [1], [-1]])
-        residuals = np.zeros((2, len(edges) - 1))
-        row_sums.add_class_residuals(delta_of_classes, weight, bins, residuals)
+        for of_class, sign in zip(by_class, signs, strict=True):
+            np.testing.assert_array_equal(of_class.T, sums * [[1], [1], [1], [1], [sign]])
+        residuals = np.zeros((10, len(edges) - 1))
+        row_sums.add_to_class_bins(delta_of_classes, weight, bins, residuals)
         np.testing.assert_array_equal(residuals, by_class[..., 4])
         for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
             expected = [
