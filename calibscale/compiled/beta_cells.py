@@ -184,6 +184,31 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
 
 
 @kernel
+def interpolated_ratios(theta, edges, width, coefficients, trusted, out, known):
+    """Ratios from Chebyshev series of their cells, where these are trusted.
+
+    Axes:
+        theta (rows,)
+        edges (cells+1,), width: as in `add_points`
+        coefficients (cells, NODES)
+        trusted (cells,)
+        out, known (rows,): the ratio, and whether it is computed
+    """
+    for i in range(theta.size):
+        c = _cell(theta[i], edges, width)
+        known[i] = trusted[c]
+        if not trusted[c]:
+            continue
+        t = 2.0 * (theta[i] - edges[c]) / (edges[c + 1] - edges[c]) - 1.0
+        # The recurrence of Clenshaw for the sum of a Chebyshev series.
+        later = now = 0.0
+        for k in range(NODES - 1, 0, -1):
+            later, now = now, coefficients[c, k] + 2.0 * t * now - later
+        ratio = coefficients[c, 0] + t * now - later
+        out[i] = min(max(ratio, 0.0), 1.0)
+
+
+@kernel
 def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, cell):
     """Write the points and nodes of all cells in order, and return their number.
 

@@ -140,9 +140,7 @@ class CellMasses(Statistic):
             return state
         for j, view in enumerate(views(chunk, self.notion)):
             view = view.take(view.weights > 0)
-            root = np.sqrt(view.compositions)
-            # θ = arcsin √f from f and 1 − f, which keeps digits near both ends.
-            theta = np.arctan2(root[:, 0], root[:, 1])
+            theta = _angles(view)
             mass = np.column_stack([view.weights, view.weights * view.events[:, 0]])
             self.cells.add(state, j, theta, mass)
         return state
@@ -156,6 +154,12 @@ class CellMasses(Statistic):
         return a
 
 
+def _angles(view: NotionView) -> Floats:
+    """θ = arcsin √f of each prediction (c,), from f and 1 − f, which keeps digits at both ends."""
+    root = np.sqrt(view.compositions)
+    return np.arctan2(root[:, 0], root[:, 1])
+
+
 class _Sources(NamedTuple):
     """Sorted f (N,), −log B(f/h + 1) (N,), masses and cells (N, 2) for one bandwidth."""
 
@@ -165,22 +169,74 @@ class _Sources(NamedTuple):
     cell: Floats
 
 
+class _Series(NamedTuple):
+    """Chebyshev series of the ratio on the cells of a bandwidth.
+
+    `coefficients` are (cells, NODES).  `trusted` (cells,) marks the cells whose series equals the
+    ratio up to rounding.  Elsewhere the ratio changes too quickly, as between few distant points.
+    """
+
+    cells: KernelCells
+    coefficients: Floats
+    trusted: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, sources: _Sources, h: float) -> _Series:
+        cells = KernelCells.of(h)
+        middle = 0.5 * (cells.edges[:-1] + cells.edges[1:])
+        half = 0.5 * np.diff(cells.edges)
+        positions = np.concatenate([np.cos(_ANGLES), _BETWEEN_NODES])
+        theta = middle[:, None] + half[:, None] * positions
+        with np.errstate(divide="ignore"):
+            logs = 2.0 * np.log(np.stack([np.sin(theta), np.cos(theta)], axis=-1))
+        ratios = np.empty(theta.size)
+        kernel_cells.beta_ratios(logs.reshape(-1, 2), *sources, h, ratios)
+        ratios = ratios.reshape(theta.shape)
+        coefficients = ratios[:, :NODES] @ _TRANSFORM
+        series = np.polynomial.chebyshev.chebval(_BETWEEN_NODES, coefficients.T)
+        gaps = np.abs(series - ratios[:, NODES:]).max(axis=1)
+        tails = np.abs(coefficients[:, -_TAIL:]).max(axis=1)
+        return cls(cells, coefficients, np.maximum(gaps, tails) < _SERIES_ERROR)
+
+    @staticmethod
+    def evaluations(h: float) -> int:
+        """Number of ratios that a series is made from."""
+        return (len(KernelCells.of(h).edges) - 1) * (NODES + len(_BETWEEN_NODES))
+
+
+_BETWEEN_NODES = np.array([-0.998, -0.41, 0.03, 0.76])  # positions that check a series
+_TAIL = 2  # last coefficients of a series, which are below its error
+_SERIES_ERROR = 1e-13  # rounding of a sum of kernels
+_WORTHWHILE = 4  # rows for each ratio that a series is made from
+
+
 class FittedCellKDE(PlugIn):
     """Kernel density ratios of scalar problems at any prediction.
 
     `error` is the largest deviation of h(p, p) from exact sums at the rows that were checked.
+    `series` has the series of each bandwidth by problem, None where sums of kernels are faster.
     """
 
     error = 0.0
 
-    def __init__(self, sources: Sequence[Sequence[_Sources]], bandwidths: Sequence[float]) -> None:
-        self.sources, self.bandwidths = sources, bandwidths
+    def __init__(
+        self,
+        sources: Sequence[Sequence[_Sources]],
+        bandwidths: Sequence[float],
+        series: Sequence[Sequence[_Series | None]],
+    ) -> None:
+        self.sources, self.bandwidths, self.series = sources, bandwidths, series
         self.size = len(bandwidths)
 
     @classmethod
     def fit(
-        cls, statistic: CellMasses, states: Sequence[KernelCellState], bandwidths: Sequence[float]
+        cls,
+        statistic: CellMasses,
+        states: Sequence[KernelCellState],
+        bandwidths: Sequence[float],
+        rows: int = 0,
     ) -> FittedCellKDE:
+        """Fit to states of training rows, for ratios at about so many rows."""
         total = statistic.cells.empty(len(states[0].counts))
         for state in states:
             total = statistic.merge(total, state)
@@ -188,21 +244,50 @@ class FittedCellKDE(PlugIn):
         for j in range(len(total.counts)):
             theta, mass, cell = statistic.cells.nodes(total, j)
             sources.append([_coarsen(theta, mass, cell[:, 1] >= 0, h) for h in bandwidths])
-        return cls(sources, bandwidths)
+        worthwhile = [_WORTHWHILE * _Series.evaluations(h) <= rows for h in bandwidths]
+        series = [
+            [
+                _Series.of(s, h) if is_worthwhile else None
+                for s, h, is_worthwhile in zip(by_bandwidth, bandwidths, worthwhile, strict=True)
+            ]
+            for by_bandwidth in sources
+        ]
+        return cls(sources, bandwidths, series)
 
     def pick(self, h: int) -> FittedCellKDE:
         sources = [by_bandwidth[h : h + 1] for by_bandwidth in self.sources]
-        picked = FittedCellKDE(sources, self.bandwidths[h : h + 1])
+        series = [by_bandwidth[h : h + 1] for by_bandwidth in self.series]
+        picked = FittedCellKDE(sources, self.bandwidths[h : h + 1], series)
         picked.error = self.error
         return picked
 
     def residuals(self, j: int, view: NotionView) -> Floats:
         out = np.empty((self.size, len(view.rows), 1))
-        fraction = np.empty(len(view.rows))
-        for i, (sources, h) in enumerate(zip(self.sources[j], self.bandwidths, strict=True)):
-            kernel_cells.beta_ratios(view.logs, *sources, h, fraction)
-            out[i, :, 0] = view.points[:, 0] - fraction
+        theta = _angles(view)
+        for h in range(self.size):
+            out[h, :, 0] = view.points[:, 0] - self._fractions(j, h, view.logs, theta)
         return out
+
+    def _fractions(self, j: int, h: int, logs: Floats, theta: Floats) -> Floats:
+        """Share of events at each prediction (c,)."""
+        sources, bandwidth, series = self.sources[j][h], self.bandwidths[h], self.series[j][h]
+        fractions, known = np.empty(len(theta)), np.zeros(len(theta), bool)
+        if series is not None:
+            kernel_cells.interpolated_ratios(
+                theta,
+                series.cells.edges,
+                series.cells.width,
+                series.coefficients,
+                series.trusted,
+                fractions,
+                known,
+            )
+        unknown = np.flatnonzero(~known)
+        if len(unknown):
+            summed = np.empty(len(unknown))
+            kernel_cells.beta_ratios(logs[unknown], *sources, bandwidth, summed)
+            fractions[unknown] = summed
+        return fractions
 
 
 def _coarsen(theta: Floats, mass: Floats, node: NDArray, h: float) -> _Sources:
@@ -409,7 +494,8 @@ class KDE(GridFamily):
             return exact.pick(*(self.summed.index(h) for h in grid))
         masses = self.needs[1]
         assert isinstance(masses, CellMasses)
-        fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], grid)
+        n = int(sum(part.residuals.n for part in train))
+        fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], grid, n)
         smallest = int(np.argmin(grid))
         # The smallest bandwidth has the largest error of compression.
         alone = exact.pick(*(i for i, h in enumerate(self.summed) if h == grid[smallest]))

@@ -82,6 +82,33 @@ def test_compressed_kde__equals_direct_sums(rng, draw):
         np.testing.assert_allclose(ratios, direct, rtol=0, atol=ROUNDING[h])
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        network_like,
+        lambda rng, n: rng.choice([0.0, 0.1, 0.5, 0.97, 1.0], n),
+        lambda rng, n: np.where(rng.uniform(size=n) < 0.9, rng.beta(50, 9000, n), 0.6),
+    ],
+    ids=["network", "atoms", "gap"],
+)
+def test_compressed_kde__from_series_equals_sums(rng, draw):
+    doubt = draw(rng, MANY)
+    event = (rng.uniform(size=MANY) < 0.7).astype(float)
+    keys = scalar_view(doubt, event)
+    ends = scalar_view(np.array([0.0, 1e-300, 1e-9, 0.5, 1 - 1e-12, 1.0]), np.zeros(6))
+    statistic, state = compressed(keys, event, min(BANDWIDTHS))
+    by_sums = FittedCellKDE.fit(statistic, [state], BANDWIDTHS)
+    by_series = FittedCellKDE.fit(statistic, [state], BANDWIDTHS, rows=10**9)
+    assert not any(by_sums.series[0])
+    shares = [series.trusted.mean() for series in by_series.series[0]]
+    assert max(shares) > 0.5
+    for queries in (keys.take(slice(None, None, 97)), ends):
+        # A series is trusted where it deviates by less than 1e-13 at points between its nodes.
+        np.testing.assert_allclose(
+            by_series.residuals(0, queries), by_sums.residuals(0, queries), rtol=0, atol=1e-12
+        )
+
+
 def test_compressed_kde__far_from_all_points_is_the_ratio_of_the_nearest(rng):
     doubt = np.concatenate([np.full(40, 0.2), 0.2 + 1e-3 * rng.uniform(size=200)])
     event = np.zeros(240)
