@@ -13,7 +13,7 @@ from scipy.special import xlogy
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, row_sums
 from calibscale.data.hashes import mixed
-from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
+from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Approximation
 from calibscale.statistics.bins import BinCounts, BinnedRows
 from calibscale.statistics.ratios import ratio
@@ -22,8 +22,8 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 if TYPE_CHECKING:
     from calibscale.kernels.features import FeatureMap, RandomFourier
 
-# Mean |δ|² of rows from which Σδφᵀ is a difference of two sums.  These are at most 100 times as
-# large as the sums of |δ||φ|, so that the difference loses two of 16 digits.
+# Least mean |δ|² of rows whose sum Σδφᵀ is computed as the difference of Σqφᵀ and Σe_yφᵀ.  These
+# are at most 100 times as large as Σ|δ||φ|, so that the difference loses at most two digits.
 _LEAST_SQUARE = 1e-4
 
 
@@ -67,27 +67,27 @@ class Moments(Statistic):
         w = chunk.weights
         d2 = np.einsum("ij,ij->i", delta, delta)
         t = d2 * np.einsum("ij,ij->i", phi, phi)
+        w2 = w * w
+        weight = float(w.sum()) if len(w) else float(len(chunk))
         state.n[...] += len(chunk)
-        if len(w) == 0:
-            state.weight[...] += len(chunk)
-            state.weight2[...] += len(chunk)
-        else:
-            state.weight[...] += w.sum()
-            state.weight2[...] += w @ w
-            # √w on both sides of a product gives the weight w of its terms.
-            phi = phi * np.sqrt(w)[:, None]
-        w2 = NO_WEIGHTS if len(w) == 0 else w * w
+        state.weight[...] += weight
+        state.weight2[...] += w @ w if len(w) else len(chunk)
         state.d[...] += weighted_sum(d2, w2)
         state.t[...] += weighted_sum(t, w2)
+        root = np.sqrt(w)
+        if len(w):
+            # √w on both sides of a product gives the weight w of its terms.
+            phi = phi * root[:, None]
         # NumPy computes AᵀA by syrk, which is half the work.
         products = phi.T @ phi
         np.add(state.S, products, out=state.S)
-        if self._includes_predictions(chunk) and d2.sum() >= _LEAST_SQUARE * len(chunk):
-            # δ = q − e_y, and Σw qφᵀ are the first rows of the products.
+        far_from_certain = weighted_sum(d2, w) >= _LEAST_SQUARE * weight
+        if self._includes_predictions(chunk) and far_from_certain:
+            # δ = q − e_y, and Σwqφᵀ are the first rows of the products.
             np.add(state.C, products[: len(state.C)], out=state.C)
-            row_sums.subtract_by_label(phi, np.sqrt(w), chunk.labels, state.C)
+            row_sums.subtract_by_label(phi, root, chunk.labels, state.C)
         else:
-            weighted = delta if len(w) == 0 else delta * np.sqrt(w)[:, None]
+            weighted = delta * root[:, None] if len(w) else delta
             np.add(state.C, weighted.T @ phi, out=state.C)
         return state
 

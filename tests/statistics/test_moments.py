@@ -1,0 +1,117 @@
+"""Moments of features and residuals against sums over rows, and what a chunk keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibscale.intervals.resampling import Grouped
+from calibscale.kernels.features import RandomFourier
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
+from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.label_noise import LabelNoise
+from calibscale.statistics.score_sums import LabelVariances, Moments, SquaredResiduals
+
+FEATURES = RandomFourier(n_features=5, bandwidth=0.6)
+BINS = BinCounts("class_wise", tuple(np.linspace(0.0, 1.0, 6).tolist()))
+
+
+def chunk_of(logits, labels, weights=None):
+    rules = Rules("logits", Classes(logits.shape[1]), 1)
+    ((chunk, _),) = chunks(Block(0, logits, labels, weights, None), rules)
+    return chunk
+
+
+def drawn_chunk(rng, rows=400, classes=4, scale=2.0, weights=None):
+    logits = scale * rng.normal(size=(rows, classes))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return chunk_of(logits, labels, weights)
+
+
+def spread_weights(rng, rows):
+    return 10.0 ** rng.uniform(-3, 3, rows)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 8.0, 60.0, 1e4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments__of_residuals_keep_their_digits(rng, scale, weighted):
+    weights = spread_weights(rng, 400) if weighted else None
+    chunk = drawn_chunk(rng, scale=scale, weights=weights)
+    state = Moments(FEATURES).accumulate(Moments(FEATURES).zero(4), chunk)
+    w = np.ones(400) if weights is None else weights
+    terms = (w[:, None] * chunk.delta)[:, :, None] * FEATURES(chunk)[:, None, :]
+    exact = terms.astype(np.longdouble).sum(axis=0)
+    size = np.abs(terms).sum(axis=0).max()
+    # The difference of two sums that are at most 100 times as large, of 400 rows.
+    np.testing.assert_allclose(state.C, exact.astype(float), rtol=0, atol=1e-12 * size)
+
+
+def test_moments__of_certain_rows_with_large_weights_do_not_hide_the_others(rng):
+    # Residuals of the first half are about e^-30, with weights that make their terms equal.
+    logits = np.zeros((400, 3))
+    logits[:200, 0] = 30.0
+    labels = np.where(np.arange(400) < 200, 0, rng.integers(0, 3, 400))
+    weights = np.where(np.arange(400) < 200, 1e12, 1.0)
+    chunk = chunk_of(logits, labels, weights)
+    state = Moments(FEATURES).accumulate(Moments(FEATURES).zero(3), chunk)
+    expected = (weights[:, None] * chunk.delta).T @ FEATURES(chunk)
+    np.testing.assert_allclose(state.C, expected, rtol=1e-9)
+
+
+def test_grouped_statistics__share_the_rows_of_groups(rng):
+    statistics = [Moments(FEATURES), BINS, SquaredResiduals(BINS)]
+    shared, alone = drawn_chunk(np.random.default_rng(3)), drawn_chunk(np.random.default_rng(3))
+    for seed in (0, 1):  # groups of another seed are other groups
+        for statistic in statistics:
+            grouped = Grouped(statistic, 7, seed)
+            state = grouped.accumulate(grouped.zero(4), shared)
+            alone.views.clear()
+            expected = grouped.accumulate(grouped.zero(4), alone)
+            for field, of_rows in zip(state, expected, strict=True):
+                np.testing.assert_array_equal(field, of_rows)
+
+
+def test_features__of_a_chunk_are_those_of_the_map(rng):
+    chunk = drawn_chunk(rng)
+    other = RandomFourier(n_features=3, bandwidth=0.6)
+    first = FEATURES(chunk)
+    assert FEATURES(chunk) is first
+    assert other(chunk).shape == (400, 10)
+    np.testing.assert_array_equal(FEATURES(chunk), first)
+    np.testing.assert_array_equal(FEATURES(chunk.take(slice(10, 20))), first[10:20])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_wise_squares__are_sums_over_the_rows_of_bins(rng, weighted):
+    weights = spread_weights(rng, 400) if weighted else None
+    chunk = drawn_chunk(rng, weights=weights)
+    w2 = np.ones(400) if weights is None else weights**2
+    for statistic, values in (
+        (SquaredResiduals(BINS), chunk.delta**2),
+        (LabelVariances(BINS), chunk.q * (1.0 - chunk.q)),
+    ):
+        state = statistic.accumulate(statistic.zero(4), chunk)
+        for k in range(4):
+            numbers = np.searchsorted(BINS.edges[1:-1], chunk.q[:, k])
+            expected = np.bincount(numbers, w2 * values[:, k], 5)
+            np.testing.assert_allclose(state.squares[k], expected, rtol=1e-12, atol=1e-300)
+
+
+def test_label_noise__merges_states_that_are_read_only(rng):
+    statistic = LabelNoise()
+    chunk = drawn_chunk(rng, rows=6000)
+    parts = []
+    for low in range(0, 6000, 1500):
+        part = statistic.accumulate(statistic.zero(4), chunk.take(slice(low, low + 1500)))
+        for field in part:
+            field.setflags(write=False)
+        parts.append(part)
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = statistic.merge(merged, part)
+    at_once = statistic.accumulate(statistic.zero(4), chunk)
+    np.testing.assert_array_equal(merged.rows, at_once.rows)
+    assert float(merged.variance) == pytest.approx(float(at_once.variance), rel=1e-12)
