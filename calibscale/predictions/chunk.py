@@ -180,7 +180,16 @@ class Chunk:
         return np.empty((len(index), 0, self.n_features))
 
     def event(self, notion: str) -> Event:
-        """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
+        """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two).
+
+        It is computed once, and callers do not modify it.
+        """
+        key = "event", notion
+        if key not in self.views:
+            self.views[key] = self._event(notion)
+        return self.views[key]
+
+    def _event(self, notion: str) -> Event:
         if notion == "top_label":
             # p − 1 is −rest, which keeps the digits that p itself has lost near 1.
             delta = np.where(self.hit == 1.0, -self.rest, self.confidence - self.hit)
