@@ -392,9 +392,6 @@ def total(state: Any, skip: int | None = None) -> Any:
 
 
 REPLICATES = (10, 100)  # fewest and most draws of labels that estimate the noise at calibration
-# Sums of vectors vary in many directions: fewer replicates estimate tr Σ and tr Σ².  With 40, the
-# smallest p-value is still below the tail of 95 % intervals.
-_MOST_OF_VECTORS = 40
 _REPLICATE_BYTES = 2**26  # memory of the states of all draws
 
 
@@ -499,8 +496,6 @@ def drawn_sums(estimator: Estimated, null: Null, classes: int) -> tuple[Replicat
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     replicate_bytes = max(sum(field.nbytes for field in fields), 1)
     fewest, most = REPLICATES
-    if estimator.notion in ("canonical", "class_wise"):
-        most = _MOST_OF_VECTORS
     count = int(np.clip(_REPLICATE_BYTES // replicate_bytes, fewest, most))
     for statistic in drawn:
         if isinstance(statistic, LandmarkFeatures):

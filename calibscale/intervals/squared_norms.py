@@ -65,22 +65,25 @@ def quadratic_limits(
     model (s = 0) and the observed covariance (s = 1), extrapolated beyond where noise grows with
     the deviation.  Then |v*|² is (s|v| + √(uᵀΣu)·z)² + c·χ²_ν with u = v/|v|.  Here z has mean 0,
     variance 1 and the skewness of a Poisson count, and the χ² has the mean and variance of the part
-    orthogonal to u [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|²
-    below its mean under calibration is replaced by this mean, as in `bin_limits`, and a v by a
-    vector of this length: s would be huge where |v| is small by chance, and the covariance would
-    be extrapolated with it.  `events` are the numbers of rows of the rarer outcome, expected of a
-    calibrated model, and observed.
+    orthogonal to u [Satterthwaite, Biometrics Bulletin 2 (1946)].  `events` are the numbers of rows
+    of the rarer outcome, expected of a calibrated model, and observed.
+
+    For the upper limit, a |v|² below its mean under calibration is replaced by this mean, as in
+    `bin_limits`.  The direction of such a v says little, and none if v is 0.  The hypotheses then
+    have the direction of the most noise instead, in proportion to what |v|² lacks of its mean, as
+    an error in this direction is hidden best.  The largest eigenvalue of Σ is at most √tr Σ².
     """
-    if not (size > 0 and calibrated.trace > 0):
-        return Limits(0.0, max(size, calibrated.trace), "quadratic_form")
+    if not calibrated.trace > 0:
+        return Limits(0.0, size, "quadratic_form")
     raised = max(size, calibrated.trace)
 
-    def spread(s: float) -> tuple[float, float, float]:
+    def spread(s: float, lack: float) -> tuple[float, float, float]:
         """uᵀΣu, c and ν under hypothesis s."""
         trace, square, along = (
             max(a + s * (b - a), max(a, b) if s > 1.0 else 0.0)
             for a, b in zip(calibrated, observed, strict=True)
         )
+        along += lack * max(math.sqrt(max(square, 0.0)) - along, 0.0)
         # tr Σ − uᵀΣu and tr Σ² − (uᵀΣu)² belong to the part orthogonal to u.  The latter lies
         # between the squares of one large and of 200 equal eigenvalues.
         along = min(along, 0.999 * trace)
@@ -92,14 +95,14 @@ def quadratic_limits(
         return along, across_square / across_trace, across_trace * across_trace / across_square
 
     def above(s: float, value: float) -> float:
-        """Probability of |v*|² ≥ `value` under hypothesis s, with |v|² = `value`."""
-        along, c, nu = spread(s)
+        """Probability of |v*|² ≥ `value` under hypothesis s, with `value` for |v|²."""
+        along, c, nu = spread(s, 1.0 - size / value)
         z = _skewed(_skewness(events, s))
         left = value - (s * math.sqrt(value) + math.sqrt(along) * z) ** 2
         beyond = gammaincc(nu / 2.0, np.maximum(left, 0.0) / (2.0 * c))
         return float(np.mean(np.where(left <= 0.0, 1.0, beyond)))
 
-    low = lowest_factor(lambda s: above(s, size), tail)
+    low = lowest_factor(lambda s: above(s, size), tail) if size > 0 else 0.0
     high = highest_factor(lambda s: 1.0 - above(s, raised), tail)
     return Limits(low * low * size, high * high * raised, "quadratic_form")
 

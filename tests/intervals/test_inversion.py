@@ -196,23 +196,42 @@ def test_quadratic_limits__at_calibration_are_a_chi_square_test():
     assert quadratic_limits(critical * 1.03, noise, noise, TAIL).low > 0
 
 
-@pytest.mark.parametrize("size", [1e-33, 1e-6, 1e-3, 0.5])
-def test_quadratic_limits__of_a_norm_below_its_mean_are_those_of_the_mean(size):
+@pytest.mark.parametrize("size", [0.0, 1e-33, 1e-6])
+def test_quadratic_limits__of_a_vanishing_vector_are_those_of_the_direction_of_most_noise(size):
+    # All noise has one direction, and a vector that vanishes has any.
+    noise = Noise(1.0, 1.0, 1e-9)
+    limits = quadratic_limits(size, noise, noise, TAIL)
+    assert limits.low == 0.0
+    # |v|² counts as its mean 1, so that the limit is that of a normal mean observed at 1.
+    assert np.sqrt(limits.high) == pytest.approx(1 + 1.96, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [1e-33, 1e-6, 1e-3])
+def test_quadratic_limits__do_not_extrapolate_noise_by_a_vanishing_vector(size):
     # The observed noise is larger, by chance or not.  A hypothesis at a multiple of a vanishing
     # vector would have this multiple of the difference as noise.
     calibrated, observed = Noise(1.0, 0.1, 0.05), Noise(1.2, 0.15, 0.08)
-    of_mean = quadratic_limits(calibrated.trace, calibrated, observed, TAIL)
+    of_zero = quadratic_limits(0.0, calibrated, observed, TAIL)
     limits = quadratic_limits(size, calibrated, observed, TAIL)
     assert limits.low == 0.0
-    assert limits.high == of_mean.high > 1.0
+    assert limits.high == pytest.approx(of_zero.high, rel=0.01)
+    assert limits.high > quadratic_limits(1.0, calibrated, observed, TAIL).high > 1.0
 
 
-def test_jkce__of_residuals_that_cancel_exactly_has_a_positive_upper_limit():
-    q, y = np.full((100, 2), 0.5), np.arange(100) % 2
+@pytest.mark.parametrize("expected", [3, 12])
+def test_jkce__of_as_many_events_as_expected_has_the_limit_of_a_poisson_count(expected):
+    # The residuals cancel, which says nothing about the direction of an error.
+    p = expected / 3000
+    q, y = np.full((3000, 2), [1 - p, p]), np.zeros(3000, int)
+    y[np.random.default_rng(0).permutation(3000)[:expected]] = 1
     source = cs.from_arrays(probabilities=q, labels=y)
     interval = cs.evaluate(source, "jkce(bandwidth=0.5)", interval=True)["jkce"].interval
-    # The mean residual of 100 rows has a standard deviation of 0.05 in each class.
-    assert 0.001 < interval.high < 0.1
+    most = chi2.isf(TAIL, 2 * (expected + 1)) / 2  # events, of which so few are observed
+    gap = most / 3000 - p
+    # The squared length of the mean residual (−gap, gap), times the kernel |q|² + 1 ≈ 2.
+    assert interval.low == 0.0
+    # The noise of the events comes from 20 groups of rows, and is known to a third.
+    assert interval.high == pytest.approx(4 * gap**2, rel=0.5)
 
 
 def test_tce2_debiased__is_unbiased_in_wide_bins_and_kumars_is_not():
