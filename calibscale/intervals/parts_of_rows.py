@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from calibscale.kernels.pair_sums import Pairs
     from calibscale.kernels.tile_layout import Panels
 
+_ROUNDING = 1e-9  # relative deviation of resamples below which they differ by rounding alone
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -101,10 +103,10 @@ class Parts:
             # from the mean are used.
             spread = self.resampled - np.nanmean(self.resampled)
             deviation = float(np.nanstd(spread))
-            if deviation > 0:
+            if deviation > _ROUNDING * np.nanmax(np.abs(self.resampled), initial=abs(self.value)):
                 # Resamples of few groups, and squares of noise, understate the deviation.
                 spread *= error / deviation
-            else:
+            else:  # all groups have the same rows, and resamples differ by rounding alone
                 spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
             low, high = (self.value + np.nanquantile(spread, tails)).tolist()
             method = "bootstrap"
