@@ -49,13 +49,13 @@ def conditional_errors(
     """
     n, C = float(moments.weight), moments.C
     values = []
-    inverse, X = None, None
+    products: dict[int, Floats] = {}  # X by the size of a group, which determines its inverse
     try:
         for group in _groups(moments, n_frequencies, ridge):
-            if group.inverse is not inverse:
-                inverse = group.inverse
-                X = C @ inverse
-            assert X is not None
+            size = len(group.columns)
+            if size not in products:
+                products[size] = C @ group.inverse
+            X = products[size]
             Y = X - X[:, group.columns] @ group.correction
             Y[:, group.columns] = 0.0
             damped = ridge * n * Y * group.damping  # λn Y D⁻²

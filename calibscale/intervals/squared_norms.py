@@ -95,7 +95,7 @@ def quadratic_limits(
         return along, across_square / across_trace, across_trace * across_trace / across_square
 
     def above(s: float, value: float) -> float:
-        """Probability of |v*|² ≥ `value` under hypothesis s, with `value` for |v|²."""
+        """Probability of |v*|² ≥ `value` under hypothesis s, where |v|² counts as `value`."""
         along, c, nu = spread(s, 1.0 - size / value)
         z = _skewed(_skewness(events, s))
         left = value - (s * math.sqrt(value) + math.sqrt(along) * z) ** 2

@@ -169,11 +169,18 @@ class _Sources(NamedTuple):
     cell: Floats
 
 
+_BETWEEN_NODES = np.array([-0.998, -0.41, 0.03, 0.76, 0.998])  # positions that check a series
+_LAST = 2  # coefficients at the end of a series, which are smaller than its error
+_LARGEST_ERROR = 1e-13  # of a trusted series at these positions: rounding of a sum of kernels
+_LEAST_ROWS = 4  # training rows for each ratio of a series, with which it saves time
+
+
 class _Series(NamedTuple):
     """Chebyshev series of the ratio on the cells of a bandwidth.
 
     `coefficients` are (cells, NODES).  `trusted` (cells,) marks the cells whose series equals the
     ratio up to rounding.  Elsewhere the ratio changes too quickly, as between few distant points.
+    The cells at both ends are not trusted, because small powers of p are singular at 0 and 1.
     """
 
     cells: KernelCells
@@ -195,19 +202,15 @@ class _Series(NamedTuple):
         coefficients = ratios[:, :NODES] @ _TRANSFORM
         series = np.polynomial.chebyshev.chebval(_BETWEEN_NODES, coefficients.T)
         gaps = np.abs(series - ratios[:, NODES:]).max(axis=1)
-        tails = np.abs(coefficients[:, -_TAIL:]).max(axis=1)
-        return cls(cells, coefficients, np.maximum(gaps, tails) < _SERIES_ERROR)
+        tails = np.abs(coefficients[:, -_LAST:]).max(axis=1)
+        trusted = np.maximum(gaps, tails) < _LARGEST_ERROR
+        trusted[[0, -1]] = False
+        return cls(cells, coefficients, trusted)
 
     @staticmethod
     def evaluations(h: float) -> int:
         """Number of ratios that a series is made from."""
         return (len(KernelCells.of(h).edges) - 1) * (NODES + len(_BETWEEN_NODES))
-
-
-_BETWEEN_NODES = np.array([-0.998, -0.41, 0.03, 0.76])  # positions that check a series
-_TAIL = 2  # last coefficients of a series, which are below its error
-_SERIES_ERROR = 1e-13  # rounding of a sum of kernels
-_WORTHWHILE = 4  # rows for each ratio that a series is made from
 
 
 class FittedCellKDE(PlugIn):
@@ -236,7 +239,7 @@ class FittedCellKDE(PlugIn):
         bandwidths: Sequence[float],
         rows: int = 0,
     ) -> FittedCellKDE:
-        """Fit to states of training rows, for ratios at about so many rows."""
+        """Fit to states of training rows.  Their number `rows` decides whether series save time."""
         total = statistic.cells.empty(len(states[0].counts))
         for state in states:
             total = statistic.merge(total, state)
@@ -244,7 +247,7 @@ class FittedCellKDE(PlugIn):
         for j in range(len(total.counts)):
             theta, mass, cell = statistic.cells.nodes(total, j)
             sources.append([_coarsen(theta, mass, cell[:, 1] >= 0, h) for h in bandwidths])
-        worthwhile = [_WORTHWHILE * _Series.evaluations(h) <= rows for h in bandwidths]
+        worthwhile = [_LEAST_ROWS * _Series.evaluations(h) <= rows for h in bandwidths]
         series = [
             [
                 _Series.of(s, h) if is_worthwhile else None

@@ -94,7 +94,7 @@ def _taken(a: Floats, b: Floats, positions: Ints) -> Floats:
     """Rows at positions of `a` followed by `b`, which may be large, without a copy of both."""
     out = np.empty((len(positions), *a.shape[1:]))
     width = math.prod(a.shape[1:])
-    # Arrays that a remote worker has sent may be read-only, and kernels are for others.
+    # Arrays from a remote worker may be read-only, and kernels are compiled for writable ones.
     first, second = (np.require(x.reshape(len(x), width), None, ["C", "W"]) for x in (a, b))
     row_sums.take_rows(first, second, positions, out.reshape(len(out), width))
     return out

@@ -22,8 +22,9 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 if TYPE_CHECKING:
     from calibscale.kernels.features import FeatureMap, RandomFourier
 
-# Least mean |δ|² of rows whose sum Σδφᵀ is computed as the difference of Σqφᵀ and Σe_yφᵀ.  These
-# are at most 100 times as large as Σ|δ||φ|, so that the difference loses at most two digits.
+# Least mean |δ|² of rows whose sum Σδφᵀ is computed as the difference of Σqφᵀ and Σe_yφᵀ.  With
+# this mean, the noise of Σδφᵀ is at least a hundredth of that of both sums, and the difference
+# loses about two digits.
 _LEAST_SQUARE = 1e-4
 
 
@@ -83,7 +84,8 @@ class Moments(Statistic):
         np.add(state.S, products, out=state.S)
         far_from_certain = weighted_sum(d2, w) >= _LEAST_SQUARE * weight
         if self._includes_predictions(chunk) and far_from_certain:
-            # δ = q − e_y, and Σwqφᵀ are the first rows of the products.
+            # δ = q − e_y, and Σwqφᵀ are the first rows of the products.  A row of φ has the factor
+            # √w already.
             np.add(state.C, products[: len(state.C)], out=state.C)
             row_sums.subtract_by_label(phi, root, chunk.labels, state.C)
         else:
@@ -387,8 +389,8 @@ def _add_squares(
 
 
 def _class_numbers(bins: BinnedRows, chunk: Chunk) -> Ints:
-    """Bin of each class's prediction (c, K)."""
-    assert isinstance(bins, BinCounts)  # other bins are for scalar notions
+    """Bin of each class's prediction (c, K).  Bins of all classes are `BinCounts`."""
+    assert isinstance(bins, BinCounts)
     return bins.class_numbers(chunk)
 
 
