@@ -368,3 +368,24 @@ def test_count_numbers__adds_to_the_counts(rng):
     counts = np.ones(7)
     row_sums.count_numbers(numbers, counts)
     np.testing.assert_array_equal(counts, 1.0 + np.bincount(numbers, minlength=7))
+
+
+def test_take_rows__are_rows_of_the_first_and_then_of_the_second(rng):
+    first, second = rng.normal(size=(4, 3)), rng.normal(size=(2, 3))
+    positions = np.array([5, 0, 3, 4])
+    out = np.empty((4, 3))
+    row_sums.take_rows(first, second, positions, out)
+    np.testing.assert_array_equal(out, np.concatenate([first, second])[positions])
+    row_sums.take_rows(first[:0], second, np.array([1]), out[:1])
+    np.testing.assert_array_equal(out[0], second[1])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_subtract_by_label__subtracts_weighted_rows(rng, weighted):
+    rows, labels = rng.normal(size=(50, 3)), rng.integers(0, 4, 50)
+    weights = rng.random(50) if weighted else np.empty(0)
+    sums = np.ones((4, 3))
+    row_sums.subtract_by_label(rows, weights, labels, sums)
+    factors = weights[:, None] if weighted else 1.0
+    expected = 1.0 - np.eye(4)[labels].T @ (factors * rows)
+    np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-13)
