@@ -63,25 +63,25 @@ def test_moments__of_certain_rows_with_large_weights_do_not_hide_the_others(rng)
 
 def test_grouped_statistics__share_the_rows_of_groups(rng):
     statistics = [Moments(FEATURES), BINS, SquaredResiduals(BINS)]
-    shared, alone = drawn_chunk(np.random.default_rng(3)), drawn_chunk(np.random.default_rng(3))
+    chunk, equal_chunk = (drawn_chunk(np.random.default_rng(3)) for _ in range(2))
     for seed in (0, 1):  # groups of another seed are other groups
         for statistic in statistics:
             grouped = Grouped(statistic, 7, seed)
-            state = grouped.accumulate(grouped.zero(4), shared)
-            alone.views.clear()
-            expected = grouped.accumulate(grouped.zero(4), alone)
+            state = grouped.accumulate(grouped.zero(4), chunk)
+            equal_chunk.views.clear()
+            expected = grouped.accumulate(grouped.zero(4), equal_chunk)
             for field, of_rows in zip(state, expected, strict=True):
                 np.testing.assert_array_equal(field, of_rows)
 
 
 def test_features__of_a_chunk_are_those_of_the_map(rng):
     chunk = drawn_chunk(rng)
-    other = RandomFourier(n_features=3, bandwidth=0.6)
-    first = FEATURES(chunk)
-    assert FEATURES(chunk) is first
-    assert other(chunk).shape == (400, 10)
-    np.testing.assert_array_equal(FEATURES(chunk), first)
-    np.testing.assert_array_equal(FEATURES(chunk.take(slice(10, 20))), first[10:20])
+    smaller_map = RandomFourier(n_features=3, bandwidth=0.6)
+    phi = FEATURES(chunk)
+    assert FEATURES(chunk) is phi
+    assert smaller_map(chunk).shape == (400, 10)
+    np.testing.assert_array_equal(FEATURES(chunk), phi)
+    np.testing.assert_array_equal(FEATURES(chunk.take(slice(10, 20))), phi[10:20])
 
 
 @pytest.mark.parametrize("weighted", [False, True])
