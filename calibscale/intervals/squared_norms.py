@@ -69,16 +69,16 @@ def quadratic_limits(
     of the rarer outcome, expected of a calibrated model, and observed.
 
     For the upper limit, a |v|² below its mean under calibration is replaced by this mean, as in
-    `bin_limits`.  The direction of such a v says little, and none if v is 0.  The hypotheses then
-    have the direction of the most noise instead, in proportion to what |v|² lacks of its mean, as
-    an error in this direction is hidden best.  The largest eigenvalue of Σ is at most √tr Σ².
+    `bin_limits`.  The direction of such a v says little, and a v of 0 has none.  The smaller |v|²
+    is, the more the hypotheses have the direction of the most noise, which hides an error best: the
+    share of the mean that |v|² lacks moves uᵀΣu towards √tr Σ², which no eigenvalue of Σ exceeds.
     """
     if not calibrated.trace > 0:
         return Limits(0.0, size, "quadratic_form")
     raised = max(size, calibrated.trace)
 
     def spread(s: float, lack: float) -> tuple[float, float, float]:
-        """uᵀΣu, c and ν under hypothesis s."""
+        """uᵀΣu, c and ν under hypothesis s, where |v|² lacks this share of its mean."""
         trace, square, along = (
             max(a + s * (b - a), max(a, b) if s > 1.0 else 0.0)
             for a, b in zip(calibrated, observed, strict=True)
