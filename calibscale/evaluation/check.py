@@ -8,22 +8,32 @@ from dataclasses import fields
 from typing import Any, Unpack
 
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.estimator_texts import estimator, labels
 from calibscale.estimators.skce import JKCE, KCE
 from calibscale.evaluation.crowded_bins import with_equal_mass
-from calibscale.evaluation.evaluate import evaluate
+from calibscale.evaluation.evaluate import evaluate, judged
 from calibscale.evaluation.group_sessions import by_groups
-from calibscale.evaluation.pass_estimates import fitting_in_memory, session_intervals
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.evaluation.pass_estimates import (
+    evaluation_of,
+    fitting_in_memory,
+    needed_statistics,
+    session_intervals,
+)
+from calibscale.inference.calibration_test import calibration_tests_beside
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.verdict import judgement_of_evaluation
-from calibscale.intervals.resampling import Resampling, resampling
+from calibscale.intervals.resampling import resampling
 from calibscale.predictions.target import KERNEL_ERROR, Target
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import Check
 from calibscale.results.verdict_results import NEGLIGIBLE
-from calibscale.session import Session, SessionOptions, verb
+from calibscale.session import Run, Session, SessionOptions, verb
+from calibscale.statistics.shared_draws import NoiseReplicates
+from calibscale.statistics.statistic import Statistic
+
+_MANY_ROWS = 2**18  # from which the segments of tests have 8192 rows or more
+_SMALL_STATES = 2**24  # bytes of the states of the estimates, up to which tests share their pass
 
 
 @verb
@@ -87,21 +97,35 @@ def check(
             estimator for estimator in default_tests(session) if type(estimator) not in kinds
         ]
         # Only estimates that will be reported are tested.
-        fitting = _in_memory(session, estimators, intervals)
+        request, noise = session_intervals(session, intervals, False)
+        run = fitting_in_memory(session.run(estimators), request, noise, "report")
+        fitting = _fitting(estimators, run)
         tested = [
             test for test, estimator in zip(tested, estimators, strict=True) if estimator in fitting
         ]
         data, columns = by_groups(session, group_by)
-        first = evaluate(
-            data,
-            estimators,
-            group_by=columns,
-            interval=intervals,
-            floor=False,
-            negligible=negligible,
-            on_unsupported="report",
+        statistics = needed_statistics(run, request, noise)
+        in_one_pass = not columns and _shares_pass_of_tests(run, statistics)
+        if not in_one_pass:
+            first = evaluate(
+                data,
+                estimators,
+                group_by=columns,
+                interval=intervals,
+                floor=False,
+                negligible=negligible,
+                on_unsupported="report",
+            )
+        tests, result = calibration_tests_beside(
+            session,
+            [*tested, *further],
+            n_replicates=n_replicates,
+            seed=seed,
+            beside=statistics if in_one_pass else (),
         )
-        tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
+        if in_one_pass:
+            unjudged = evaluation_of(run, labels(estimators), result, request, started, noise=noise)
+            first = judged(unjudged, negligible)
     names = [
         estimate.estimator
         for estimate, estimator in zip(first.estimates, estimators, strict=True)
@@ -136,14 +160,23 @@ def check(
     )
 
 
-def _in_memory(
-    session: Session, estimators: Sequence[Estimator], intervals: Resampling
-) -> list[Estimator]:
+def _fitting(estimators: Sequence[Estimator], run: Run) -> list[Estimator]:
     """Estimators with sums, including the sums of their intervals, that fit into memory."""
-    request, noise = session_intervals(session, intervals, False)
-    run = fitting_in_memory(session.run(estimators), request, noise, "report")
     pairs = zip(estimators, run.chosen, strict=True)
     return [estimator for estimator, bound in pairs if isinstance(bound, BoundEstimator)]
+
+
+def _shares_pass_of_tests(run: Run, statistics: Sequence[Statistic]) -> bool:
+    """Whether the pass of the tests computes the statistics of the estimates as well.
+
+    One pass saves the draws that intervals share with tests.  It takes more memory, and cuts the
+    rows into the segments of the tests, which are short where there are few rows.
+    """
+    if run.source.rows < _MANY_ROWS or run.covariates or run.execution.memory_limit is not None:
+        return False
+    state_bytes = sum(statistic.nbytes(run.source.n_features) for statistic in statistics)
+    has_draws = any(isinstance(statistic, NoiseReplicates) for statistic in statistics)
+    return has_draws and state_bytes <= _SMALL_STATES
 
 
 def _sizes(session: Session, seed: int) -> list[Estimator]:

@@ -179,27 +179,57 @@ def calibration_test(
     >>> calibration_test(source, [ECE()], n_replicates=99)["ece"].p_value
     0.01
     """
+    with Session.open(source, **options) as session:
+        result, _ = calibration_tests_beside(
+            session.by_cluster(cluster),
+            statistics,
+            null=null,
+            n_replicates=n_replicates,
+            seed=seed,
+            stop_after=stop_after,
+            bandwidths=bandwidths,
+            covariates=covariates,
+            negligible=negligible,
+        )
+    return result
+
+
+def calibration_tests_beside(
+    session: Session,
+    statistics: Estimator | str | Iterable[Estimator | str] | None = None,
+    *,
+    null: str | Null | None = None,
+    n_replicates: int = 199,
+    seed: int = 0,
+    stop_after: int | None = None,
+    bandwidths: int = 1,
+    covariates: str | Sequence[str] | SKCE = (),
+    negligible: float = NEGLIGIBLE,
+    beside: Iterable[Statistic] = (),
+) -> tuple[CalibrationTests, PassResult]:
+    """Tests of `calibration_test`, and the pass that computed their observed values.
+
+    The pass has the states of the statistics `beside` as well, so that they need no other pass.
+    """
     check_negligible(negligible)
     started = time.perf_counter()
-    with Session.open(source, **options) as session:
-        session = session.by_cluster(cluster)
-        drawn_from = _null_of(session, null, seed)
-        tests = _tests(session, statistics, covariates, drawn_from, bandwidths, stop_after)
-        _check(tests.estimators, drawn_from, n_replicates, stop_after)
-        # Under a null that does not know clusters, rows are independent.
-        if not knows_clusters(drawn_from, session.rules.cluster is not None):
-            session = replace(session, rules=replace(session.rules, cluster=None))
-        run = _bound(session, tests, drawn_from)
-        draws = _pooled(drawn_from, run) if drawn_from.draws else None
-        # A test that stops early has no replicates to estimate a correction from.
-        is_corrected = stop_after is None and corrects_skewness(drawn_from, run.rules.target)
-        further = MEAN_RESIDUALS if is_corrected else ()
-        drawing = replace(run, chosen=(*run.chosen, *further))
-        # A null of the caller draws the labels of every replicate, and so does a test that stops.
-        recombine = not isinstance(null, Null) and stop_after is None
-        trials, one_pass = _trials(
-            drawing, tests, draws, n_replicates, stop_after, recombine=recombine
-        )
+    drawn_from = _null_of(session, null, seed)
+    tests = _tests(session, statistics, covariates, drawn_from, bandwidths, stop_after)
+    _check(tests.estimators, drawn_from, n_replicates, stop_after)
+    # Under a null that does not know clusters, rows are independent.
+    if not knows_clusters(drawn_from, session.rules.cluster is not None):
+        session = replace(session, rules=replace(session.rules, cluster=None))
+    run = _bound(session, tests, drawn_from)
+    draws = _pooled(drawn_from, run) if drawn_from.draws else None
+    # A test that stops early has no replicates to estimate a correction from.
+    is_corrected = stop_after is None and corrects_skewness(drawn_from, run.rules.target)
+    further = MEAN_RESIDUALS if is_corrected else ()
+    drawing = replace(run, chosen=(*run.chosen, *further))
+    # A null of the caller draws the labels of every replicate, and so does a test that stops.
+    recombine = not isinstance(null, Null) and stop_after is None
+    trials, one_pass = _trials(
+        drawing, tests, draws, n_replicates, stop_after, recombine=recombine, beside=beside
+    )
     if is_corrected:
         *trials, mean, symmetric_mean = trials
         with one_thread():
@@ -220,7 +250,7 @@ def calibration_test(
         clusters=run.clusters(one_pass),
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
-    return replace(result, judgement=judgement_of_tests(result, negligible))
+    return replace(result, judgement=judgement_of_tests(result, negligible)), one_pass
 
 
 @dataclass(frozen=True)
@@ -313,10 +343,11 @@ def _trials(
     stop_after: int | None,
     *,
     recombine: bool,
+    beside: Iterable[Statistic],
 ) -> tuple[list[MonteCarloTest], PassResult]:
     """Test of each estimator with its replicates counted, and the pass over the data.
 
-    Without `draws` the p-value is a bound.
+    The pass computes the statistics `beside` as well.  Without `draws` the p-value is a bound.
     """
     # The first batch of replicates is drawn in the pass that computes the observed values.
     batch = batch_of(run, n_replicates)
@@ -334,7 +365,7 @@ def _trials(
     needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
     if condensed is not None:
         needed.append(condensed)
-    one_pass = scanned.scan([*needed, *run.cluster_sums])
+    one_pass = scanned.scan([*needed, *run.cluster_sums, *beside])
     states = one_pass.groups[None]
     clusters = run.clusters(one_pass)
     with one_thread():

@@ -29,10 +29,11 @@ from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
 from calibscale.compiled.drawn_sums import add_chosen
 from calibscale.predictions.chunk import Chunk
-from calibscale.statistics.null_distributions import DrawnLabels, RandomSigns
-from calibscale.statistics.statistic import Replicates, with_fields
+from calibscale.statistics.null_distributions import DrawnLabels, Null, RandomSigns
+from calibscale.statistics.shared_draws import DRAWN_SETS, sums_of_sets
+from calibscale.statistics.statistic import Replicates
 
-SETS = 64  # sets of labels of a segment, the last of which is observed
+SETS = DRAWN_SETS + 1  # sets of labels of a segment, the last of which is observed
 FEWEST_REPLICATES = 99  # fewer replicates draw hardly more labels themselves
 # The combinations of sets of 32 segments are many, and their sums nearly normal.  With 64 segments
 # or more, few replicates would have drawn labels alone.
@@ -119,15 +120,23 @@ class RecombinedReplicates(Replicates):
         used, positions = np.unique(chosen, return_inverse=True)
         if len(used) > SETS // 2:
             # Sets are drawn fastest in one range, although a few of them may not be used.
-            used, positions = np.arange(SETS), chosen
-        sums_of_sets = self.statistic.zero_drawn(rows.n_features, len(used))
-        for low, high in _ranges(used):
-            first, last = int(used[low]), int(used[high - 1]) + 1
-            null = ObservedSigns() if first == SETS - 1 else self.null
-            sums_of_range = with_fields(sums_of_sets, (field[low:high] for field in sums_of_sets))
-            Replicates(self.statistic, null, first, last).accumulate(sums_of_range, rows)
-        for total, field in zip(state, sums_of_sets, strict=True):
-            add_chosen(_as_floats(field), positions, _as_floats(total))
+            drawn = sums_of_sets(self.statistic, self.null, rows)
+            observed = self._sums(ObservedSigns(), SETS - 1, SETS, rows)
+            parts, positions = [drawn, observed], chosen
+        else:
+            parts = []
+            for low, high in _ranges(used):
+                first, last = int(used[low]), int(used[high - 1]) + 1
+                null = ObservedSigns() if first == SETS - 1 else self.null
+                parts.append(self._sums(null, first, last, rows))
+        for total, *fields in zip(state, *parts, strict=True):
+            sums = np.concatenate(fields)  # of the sets, in their order
+            add_chosen(_as_floats(sums), positions, _as_floats(total))
+
+    def _sums(self, null: Null, first: int, last: int, rows: Chunk) -> Any:
+        """Sums of rows with sets of labels or signs of a null."""
+        replicates = Replicates(self.statistic, null, first, last)
+        return replicates.accumulate(replicates.zero(rows.n_features), rows)
 
 
 def _ranges(used: Ints) -> Iterator[tuple[int, int]]:
