@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
 
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import HoldOut
@@ -49,6 +48,8 @@ def most_powerful(
     np.fill_diagonal(strengths, 0.0)  # the U-statistic has no pairs of a row with itself
     on_predictions: dict[float, Any] = {}
     on_covariates: dict[float, Any] = {1.0: 1.0}
+    from scipy.spatial.distance import pdist, squareform  # slow to import
+
     distances = squareform(pdist(rows.points))
     factors = (1.0,) if kernel.prediction == "none" else FACTORS
     for a in factors:

@@ -41,6 +41,9 @@ class FeatureMap(Protocol):
     def __call__(self, chunk: Chunk) -> Floats:
         """φ(q) for each row (c, m), which callers do not modify."""
 
+    def squared_norms(self, chunk: Chunk) -> Floats:
+        """|φ(q)|² for each row (c,)."""
+
 
 @dataclass(frozen=True)
 class RandomFourier:
@@ -107,6 +110,10 @@ class RandomFourier:
             kept = chunk.views[RandomFourier] = self, self._computed(chunk)
         return kept[1]
 
+    def squared_norms(self, chunk: Chunk) -> Floats:
+        # cos² + sin² of each frequency is 1, and a mean over the frequencies.
+        return 1.0 + np.einsum("ij,ij->i", chunk.factors, chunk.factors)
+
     def _computed(self, chunk: Chunk) -> Floats:
         assert self.bandwidth is not None, "call resolve() first"
         phi = np.empty((len(chunk), self.size(chunk.n_features)))
@@ -163,3 +170,6 @@ class OneHot:
                 f"the prediction of row {row} is none of the {len(self.points)} points"
             )
         return equal.astype(np.float64)
+
+    def squared_norms(self, chunk: Chunk) -> Floats:
+        return self(chunk).sum(axis=1)

@@ -43,7 +43,6 @@ from calibscale.results.comparison_results import Selection
 from calibscale.results.declarations import Json
 from calibscale.results.night_results import DayTests, Night, NightParameters
 from calibscale.results.source_rows import ImpossibleRows
-from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many
@@ -335,6 +334,8 @@ class _Run:
             if requested.risk:
                 default = "positive" if session.source.n_features == 2 else "top_label"
                 scalar = requested.reliability or default
+                from calibscale.selection.cross_validation import select  # slow to import
+
                 selection = select(session, scalar, seed=self.job.seed)
                 extras = extras._replace(selection=selection)
         except OptionError as error:  # for instance too few rows: the night continues

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.addresses import without_secrets
 from calibscale.atomic_files import write_json
@@ -31,12 +31,12 @@ from calibscale.monitoring.ledger.map_files import (
     stored_map,
 )
 from calibscale.monitoring.window_rows import window_source
-from calibscale.recalibration.fits import FittedRecalibration
-from calibscale.recalibration.fitting import recalibrate
-from calibscale.recalibration.parametric import Identity
 from calibscale.recalibration.recalibrator import FittedRecalibrator
 from calibscale.recalibration.score_duels import DuelState, ScoreDuels, night_scores
 from calibscale.session import Session, classes_only
+
+if TYPE_CHECKING:
+    from calibscale.recalibration.fits import FittedRecalibration
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,8 @@ def _adopted(job: Job, history: ChallengeHistory, classes: int) -> FittedRecalib
 
 
 def _is_champion(fitted: FittedRecalibration, history: ChallengeHistory) -> bool:
+    from calibscale.recalibration.parametric import Identity  # slow to import
+
     champion = history.maps.get(history.champion)
     # A challenger that equals the champion would take a place and never win.
     if champion is None:
@@ -226,5 +228,7 @@ def _fitted(job: Job, settings: Challenges, days: tuple[str, ...]) -> FittedReca
     source = window_source(job, days)
     if source is None:
         return None
+    from calibscale.recalibration.fitting import recalibrate  # slow to import
+
     # Later nights judge the fit, so that a cross-fit would be wasted.
     return recalibrate(source, settings.method, validate=False, tolerance=job.source.tolerance)

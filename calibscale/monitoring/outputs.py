@@ -26,11 +26,17 @@ from calibscale.formatting.naming import level
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.group_keys import condition
 from calibscale.output.documents.night_headline import day_sentence, impossible_sentence
-from calibscale.output.report import save_report
 from calibscale.results.night_results import AlarmResult, CheckResult, Group, Night, ThresholdResult
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write_report(path: str | Path, result: Night) -> None:
+    """Write the result as an HTML report."""
+    from calibscale.output.report import save_report  # slow to import
+
+    save_report([result.to_dict()], path)
 
 
 def write_json(path: str | Path, result: Night) -> None:
@@ -520,5 +526,5 @@ _WRITERS: dict[str, Callable[[Path, Night], None]] = {
     "prometheus": write_prometheus,
     "junit": write_junit,
     "history": write_history,
-    "report": lambda place, result: save_report([result.to_dict()], place),
+    "report": write_report,
 }

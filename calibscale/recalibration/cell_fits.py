@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats
@@ -79,6 +78,8 @@ def cell_minimum(
     first : (m,)
         Coefficients at which the search starts.
     """
+    from scipy.optimize import minimize  # slow to import
+
     total = weight.sum()
 
     def loss(values: Floats) -> tuple[float, Floats]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from calibscale.array_types import Floats
 
@@ -88,6 +87,8 @@ def factor_of_effects(expansion: Expansion, scales: Floats, first: Floats = FIRS
     least = np.where(_ENTRIES[0] == _ENTRIES[1], LEAST_DEVIATION, -largest)
     bounds = np.column_stack([least, largest])
     options = {"gtol": _PRECISION, "ftol": 0.0}
+    from scipy.optimize import minimize  # slow to import
+
     search = minimize(
         loss, first[_ENTRIES], jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
-from scipy.optimize import nnls
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError
@@ -120,5 +119,7 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
         ) from None
     # Non-negative least squares determine which shares are at their limits, in time of about K³.
     target = solve_triangular(root, curvature @ (shares - lowest) + gradient, trans=1)
+    from scipy.optimize import nnls  # slow to import
+
     bounded, _ = nnls(root, target, maxiter=30 * K)
     return (bounded + lowest - shares) / old_shares

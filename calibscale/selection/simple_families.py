@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import row_sums
@@ -284,6 +283,8 @@ class Temperature(Family):
                 plug_in_risk(view.delta, temperature_residuals(view, theta), view.weights)
                 for view in rows
             )
+
+        from scipy.optimize import minimize_scalar  # slow to import
 
         # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1.
         coarse = [risk(value) for value in _LOG_THETA]

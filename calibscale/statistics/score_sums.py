@@ -67,7 +67,7 @@ class Moments(Statistic):
         delta = chunk.delta
         w = chunk.weights
         d2 = np.einsum("ij,ij->i", delta, delta)
-        t = d2 * np.einsum("ij,ij->i", phi, phi)
+        t = d2 * self.features.squared_norms(chunk)
         w2 = w * w
         weight = float(w.sum()) if len(w) else float(len(chunk))
         state.n[...] += len(chunk)
@@ -100,7 +100,7 @@ class Moments(Statistic):
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         C, d, t = sums
         phi, w = self.features(chunk), weights_of(chunk)
-        squares = w * w * np.einsum("ij,ij->i", phi, phi)
+        squares = w * w * self.features.squared_norms(chunk)
         if len(chunk.weights):
             phi = phi * w[:, None]
         if replicates.draws_labels(chunk):

@@ -26,8 +26,6 @@ from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.distributions.quantile_names import states_no_levels
 from calibscale.predictions.kinds import forecast_of, holds_sets
 from calibscale.predictions.notions import SCALAR_NOTIONS
-from calibscale.recalibration.choice import AUTO
-from calibscale.recalibration.method_registry import method_of
 from calibscale.statistics.null_distributions import DrawsCells
 
 _HISTORY = (".csv", ".parquet")
@@ -412,6 +410,9 @@ def _recalibration(job: Job, problems: Problems) -> None:
         message = f"is for predictions of classes, not for forecast = {shown(source.forecast)}"
         problems.add(("recalibration",), message)
         return
+    from calibscale.recalibration.choice import AUTO  # slow to import
+    from calibscale.recalibration.method_registry import method_of
+
     if settings.method == AUTO:
         return
     where: Where = ("recalibration", "method")

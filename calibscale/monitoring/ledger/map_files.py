@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
@@ -13,7 +14,9 @@ from calibscale.monitoring.ledger.challenges import (
     MapEntry,
 )
 from calibscale.monitoring.ledger.day_ledger import Ledger
-from calibscale.recalibration.fits import FittedRecalibration, load_recalibration
+
+if TYPE_CHECKING:
+    from calibscale.recalibration.fits import FittedRecalibration
 
 _FOLDER = "recalibration"
 REMEDY = "Restore the file, or delete it: the next night writes the champion again"
@@ -35,6 +38,12 @@ def map_path(ledger: Path, model: str, number: int) -> Path:
     return Ledger.model_folder(ledger / _FOLDER, model) / f"{number}.json"
 
 
+def _loaded(path: Path) -> FittedRecalibration:
+    from calibscale.recalibration.fits import load_recalibration  # slow to import
+
+    return load_recalibration(path)
+
+
 def stored_map(ledger: Path, model: str, entry: MapEntry) -> FittedRecalibration:
     """Fitted recalibration of a ledger.
 
@@ -44,7 +53,7 @@ def stored_map(ledger: Path, model: str, entry: MapEntry) -> FittedRecalibration
         If the file is missing, damaged, or of another fit.
     """
     path = map_path(ledger, model, entry.number)
-    fitted = load_recalibration(path)
+    fitted = _loaded(path)
     if fitted.checksum != entry.checksum:
         raise OptionError(f"{path}: is not the recalibration that the ledger names: restore it")
     return fitted
@@ -65,7 +74,7 @@ def foreign_champion(
     if not path.exists():
         return None
     try:
-        fitted = load_recalibration(path)
+        fitted = _loaded(path)
     except OptionError as error:
         raise OptionError(f"the champion cannot be used: {error}. {REMEDY}") from error
     except StoreError as error:
@@ -89,7 +98,7 @@ def is_published(path: Path, history: ChallengeHistory) -> bool:
     champion = history.maps.get(history.champion)
     if foreign_champion(path, history, None) is not None or champion is None:
         return True
-    return path.exists() and load_recalibration(path).checksum == champion.checksum
+    return path.exists() and _loaded(path).checksum == champion.checksum
 
 
 def publish(path: Path, ledger: Path, model: str, history: ChallengeHistory) -> None:
