@@ -10,7 +10,7 @@ from typing import Any
 from calibscale.addresses import shown_address
 from calibscale.engine import dask_backend, memory
 from calibscale.engine.checkpoint import Checkpoint
-from calibscale.engine.dask_connection import Connection
+from calibscale.engine.dask_connection import Connection, available_cpus
 from calibscale.engine.fold import fold
 from calibscale.engine.memory import Room, parse_bytes
 from calibscale.engine.merge_tree import Progress, Task
@@ -69,6 +69,12 @@ class Execution:
         if isinstance(self.scheduler, Connection):
             return self.scheduler.room()
         return memory.room_here(parse_bytes(self.memory_limit))
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of this process that compute at a time: 1 if others compute."""
+        kind, argument = parse_scheduler(self.scheduler)
+        return (argument or available_cpus()) if kind == "threads" else 1
 
     def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
         """Fold a task with these options, see `fold`."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 from calibscale.forks import renew_in_children
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class _OneThread:
@@ -159,6 +162,24 @@ def parts_on_threads(threads: int) -> Iterator[RunParts]:
                     future.cancel()
 
         yield run_parts
+
+
+def mapped(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
+    """Results of a function of each item, which threads compute at a time, with BLAS of one."""
+
+    def compute(item: T) -> R:
+        with one_thread():
+            return function(item)
+
+    if threads == 1 or len(items) < 2 or not threads_can_start():
+        return [compute(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(compute, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:  # after an error or an interrupt
+            for future in futures:
+                future.cancel()
 
 
 def _alone(work: Callable[[slice], object], units: slice) -> None:

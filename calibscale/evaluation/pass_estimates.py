@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from calibscale.engine.memory import Room
-from calibscale.engine.threads import one_thread
+from calibscale.engine.threads import mapped
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
@@ -132,13 +133,21 @@ def evaluation_of(
             # A checkpoint belongs to the same rows, labels and weights only.
             identity = _identity(run, states[_FINGERPRINT])
             pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
+        solve = partial(
+            _estimate,
+            states=states,
+            pairs=pairs,
+            interval=interval,
+            classes=classes,
+            noise=noise,
+            clusters=clusters,
+        )
+        # Sums over pairs use the threads themselves.
+        threads = 1 if pairwise else run.execution.threads
+        values = mapped(solve, run.chosen, threads)
         estimates[key] = tuple(
-            run.judged(
-                replace(
-                    _estimate(e, states, pairs, interval, classes, noise, clusters), estimator=name
-                )
-            )
-            for e, name in zip(run.chosen, names, strict=True)
+            run.judged(replace(value, estimator=name))
+            for value, name in zip(values, names, strict=True)
         )
     overall = estimates.pop(None)
     outcome = run.outcome(result.counts, started)
@@ -176,16 +185,15 @@ def _estimate(
         has_limits(estimator, interval) or row_moments(estimator, interval) is not None
     )
     grouped = () if interval is None or ungrouped else interval.needs(estimator)
-    with one_thread():
-        estimate = estimate_of(estimator, states, grouped, pairs)
-        if isinstance(estimator, Noted):
-            estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
-        if noise is not None:
-            sums = merged(states, grouped)
-            estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)
-        if interval is None:
-            return estimate
-        return with_interval(estimator, estimate, interval, states, classes, pairs)
+    estimate = estimate_of(estimator, states, grouped, pairs)
+    if isinstance(estimator, Noted):
+        estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
+    if noise is not None:
+        sums = merged(states, grouped)
+        estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)
+    if interval is None:
+        return estimate
+    return with_interval(estimator, estimate, interval, states, classes, pairs)
 
 
 def _identity(run: Run, fingerprint: FingerprintState) -> dict[str, Any]:

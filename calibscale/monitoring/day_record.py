@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.data.source import ArraySource
-from calibscale.engine.threads import one_thread
+from calibscale.engine.threads import mapped, one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
@@ -345,10 +345,11 @@ class _Reader:
             # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
             frozen = (frozen_by(e, *(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
-            estimates = [
-                self._estimate(e, resampling, states, merged, clusters)
-                for e in self.recipe.estimators
-            ]
+        estimates = mapped(
+            lambda e: self._estimate(e, resampling, states, merged, clusters),
+            self.recipe.estimators,
+            self.run.execution.threads,
+        )
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         tested = [*self.recipe.under_test, *defaults]

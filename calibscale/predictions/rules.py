@@ -10,6 +10,9 @@ from calibscale.predictions.target import Target
 
 DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, if the chunk is not large for other reasons
 _LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk, unless each chunk has a cost of its own
+# Rows of a chunk with many numbers.  Sums of products, which each chunk reads and writes, take much
+# of its time if it has fewer rows.  Chunks with more rows than the numbers allow take much memory.
+_WIDE_ROWS, _WIDE_NUMBERS = 1024, 2**22
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Rules:
             # ones.
             return max(512, 2**20 // self.target.n_features)
         numbers = 2 * self.target.n_features + self.features
-        rows = 2**20 // numbers
+        rows = max(2**20 // numbers, min(_WIDE_ROWS, _WIDE_NUMBERS // numbers))
         if self.replicates and self.target.has_single_labels:
             rows = max(rows, min(2048, 2**21 // numbers))
             rows = min(rows, DRAWN_LABELS // self.replicates)
