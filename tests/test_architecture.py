@@ -81,10 +81,18 @@ ROOMS = (
 )
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 # Imports in functions of other rooms, by module and what it imports, with the reason.
+FEW_NIGHTS = "few nights need it, and its modules are many"
 DEFERRED = {
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
     ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
+    ("monitoring.job.job_consistency", "recalibration.choice"): FEW_NIGHTS,
+    ("monitoring.job.job_consistency", "recalibration.method_registry"): FEW_NIGHTS,
+    ("monitoring.ledger.map_files", "recalibration.fits"): FEW_NIGHTS,
+    ("monitoring.night", "selection.cross_validation"): FEW_NIGHTS,
+    ("monitoring.night_challenge", "recalibration.fitting"): FEW_NIGHTS,
+    ("monitoring.night_challenge", "recalibration.parametric"): FEW_NIGHTS,
+    ("monitoring.outputs", "output.report"): FEW_NIGHTS,
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
     ("recalibration.fits", "output.plots.prediction_plots"): "only a plot needs matplotlib",
     ("session", "kernels.pair_sums"): "a pass sums no pairs, whose modules are many",

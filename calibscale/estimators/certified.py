@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats, Ints
@@ -19,6 +18,7 @@ from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate
+from calibscale.statistics.isotonic import isotonic_regression
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic, weights_of
 

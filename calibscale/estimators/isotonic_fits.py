@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import isotonic_steps
+from calibscale.statistics.isotonic import isotonic_regression
 
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
 

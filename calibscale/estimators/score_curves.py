@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from calibscale.array_types import Floats, Ints
 from calibscale.estimators.base import NO_CALIBRATED_VALUE
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
 from calibscale.results.estimate import Estimate
+from calibscale.statistics.isotonic import isotonic_regression
 from calibscale.statistics.score_histogram import OccupiedCells
 
 _POINTS = 50  # intervals of thresholds, and of shares of the rows, of a Murphy diagram

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 from scipy.special import xlogy
 
 from calibscale.array_types import Floats
@@ -20,6 +19,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, MEANS, QUANTILES
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.forecast_totals import ForecastState
+from calibscale.statistics.isotonic import isotonic_regression
 from calibscale.statistics.ordered_sums import OrderedState, OrderedSums
 from calibscale.statistics.statistic import Statistic
 

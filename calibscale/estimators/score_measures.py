@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import ScalarEstimator, bound_notion, without_rows
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
+from calibscale.statistics.isotonic import isotonic_regression
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores, SquareState

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.fft import irfft, rfft
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled.row_sums import divide_rows
@@ -237,7 +236,7 @@ def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
 
 def _transform(sums: Floats) -> Any:
     """Fourier transform of sums on a grid (B, points), reflected at 0 and 1."""
-    return rfft(np.hstack([sums, sums[:, -2:0:-1]]))
+    return np.fft.rfft(np.hstack([sums, sums[:, -2:0:-1]]))
 
 
 def _smoothed(transform: Any, k: int) -> Floats:
@@ -249,7 +248,7 @@ def _smoothed(transform: Any, k: int) -> Floats:
     kernel = np.zeros(2 * size)
     kernel[np.arange(size + 1) - (size + 1) // 2] = np.exp(-0.5 * z * z)
     kernel /= np.sqrt(2 * np.pi) * sigma
-    return irfft(transform * rfft(kernel), 2 * size)[:, : size + 1]
+    return np.fft.irfft(transform * np.fft.rfft(kernel), 2 * size)[:, : size + 1]
 
 
 def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floats, Floats, float]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from calibscale.array_types import Floats
 from calibscale.compiled import row_sums
 from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
+from calibscale.statistics.isotonic import isotonic_regression
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import SquareState
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of

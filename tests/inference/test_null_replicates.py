@@ -230,12 +230,12 @@ def test_batch__is_smaller_where_replicates_take_much_memory(
         assert monte_carlo.batch_of(run, 999) == expected
 
 
-@pytest.mark.parametrize(("replicates", "expected"), [(0, 519), (199, 1038), (10**6, 512)])
+@pytest.mark.parametrize(("replicates", "expected"), [(0, 1024), (199, 1038), (10**6, 512)])
 def test_chunks__have_more_rows_for_replicates_with_drawn_labels(replicates, expected):
     rules = Rules("logits", Classes(10), features=2000, replicates=replicates)
     assert rules.compute_rows == expected
     # Other outcomes are not drawn as labels.
-    assert replace(rules, target=SoftLabels(10)).compute_rows == 519
+    assert replace(rules, target=SoftLabels(10)).compute_rows == 1024
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ from calibscale.statistics.recombined_draws import RecombinedReplicates
 from calibscale.statistics.response_sums import ResidualMoments
 from calibscale.statistics.row_moments import RowMoments
 from calibscale.statistics.score_sums import Totals
+from calibscale.statistics.shared_draws import NoiseReplicates
 from calibscale.statistics.shift_sums import LabelledShiftSums, LabelWeights, ShiftSums
 from calibscale.statistics.statistic import Replicates, Statistic
 
@@ -56,7 +57,7 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # jobs refuse estimators by landmarks.  Sums of charts are of one call, and so are moments of
     # rows: windows have intervals from groups of rows.  Pairs have no sums, and jobs refuse them.
     of_tests = {Replicates, PooledResiduals, MergedCells, ResidualMoments}
-    of_tests |= {CondensedCounts, CondensedResiduals, RecombinedReplicates}
+    of_tests |= {CondensedCounts, CondensedResiduals, NoiseReplicates, RecombinedReplicates}
     of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, OutcomePairs, RatioSums}
     # Shifts of the class shares are between two sources.
     of_shifts = {LabelWeights, LabelledShiftSums, ShiftSums}
