@@ -26,12 +26,11 @@ from calibscale.inference.default_tests import (
     segment_tests,
 )
 from calibscale.inference.monte_carlo import (
+    Looks,
     MonteCarloTest,
     batch_of,
-    count_replicates,
-    is_decided,
+    count_in_looks,
     jointly,
-    look_again,
     refused,
     replicates_of_first_pass,
     sign_scales_take_a_pass,
@@ -58,7 +57,6 @@ from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
 from calibscale.statistics.null_distributions import ClusterSigns, Null, RandomSigns, null_of
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.statistic import Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
@@ -387,9 +385,10 @@ def _trials(
         scanned, draws = condensed_run(run, draws, condensed, states.pop(condensed)) or by_rows
         first_draws = draws
     assert first_draws is not None
-    count_replicates(scanned, merged, first_draws, n_replicates, batch, states, stop_after)
-    if isinstance(first_draws, RecombinedLabels) and not is_decided(tests.joined(trials)):
-        look_again(run, merged, draws, n_replicates, batch, states)
+    looks = Looks(first_draws, draws)
+    count_in_looks(
+        scanned, merged, looks, n_replicates, batch, states, stop_after, joined=tests.joined
+    )
     return trials, one_pass
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,13 +44,23 @@ _MAX_BATCH = 1024  # replicates of one pass
 _SMALL_BATCH, _SMALL_STATE_BYTES = 256, 2**23  # the same, if memory is limited or chunks are large
 
 
+class Looks(NamedTuple):
+    """Null of the replicates that a test counts first, and of those that it counts if need be.
+
+    There is a second look only after `RecombinedLabels`.
+    """
+
+    first: Null
+    second: Null
+
+
 @dataclass(eq=False)
 class MonteCarloTest:
     """Running test of one statistic.  Its `estimate` may lack a value.
 
     `sign_scale` are the factors of signed residuals, determined by the first replicates.  `looks`
-    is the number of times that replicates were counted, see `look_again`.  `drawn_alone` says which
-    replicates have drawn labels alone, if labels are recombined.
+    is the number of times that replicates were counted, see `count_in_looks`.  `drawn_alone` says
+    which replicates have drawn labels alone, if labels are recombined.
     """
 
     estimator: BoundEstimator
@@ -306,19 +316,27 @@ def count_replicates(
             states.pop(replicated, None)
 
 
-def look_again(
+def count_in_looks(
     run: Run,
     trials: Sequence[MonteCarloTest],
-    null: Null,
+    nulls: Looks,
     n_replicates: int,
     batch: int,
     states: States,
+    stop_after: int | None = None,
+    joined: Callable[[Sequence[MonteCarloTest]], Iterable[MonteCarloTest]] = iter,
 ) -> None:
-    """Count replicates with labels of their own in place of recombined labels."""
+    """Count the replicates of the first look, and of the second one if the first does not decide.
+
+    The tests `joined` from the trials decide.
+    """
+    count_replicates(run, trials, nulls.first, n_replicates, batch, states, stop_after)
+    if not isinstance(nulls.first, RecombinedLabels) or is_decided(joined(trials)):
+        return
     by_rows = [trial for trial in trials if not isinstance(trial.estimator, DrawsCells)]
     for trial in by_rows:
         trial.look_again()
-    count_replicates(run, by_rows, null, n_replicates, batch, states)
+    count_replicates(run, by_rows, nulls.second, n_replicates, batch, states)
 
 
 def _use_smaller_replicates(

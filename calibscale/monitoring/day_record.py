@@ -21,10 +21,9 @@ from calibscale.inference.e_process import CLAIMED, RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.monte_carlo import (
+    Looks,
     batch_of,
-    count_replicates,
-    is_decided,
-    look_again,
+    count_in_looks,
     refused,
     replicates_of_first_pass,
     trial_of,
@@ -61,7 +60,6 @@ from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.null_distributions import Null
 from calibscale.statistics.one_pass import States
-from calibscale.statistics.recombined_draws import RecombinedLabels
 from calibscale.statistics.score_sums import FirstImpossible
 from calibscale.statistics.statistic import Replicates, Statistic
 
@@ -507,9 +505,7 @@ class _Reader:
         with one_thread():
             unclustered = [trial_of(e, None, states) for e in (*estimators, *moments)]
             trials = [refused(trial, clusters) for trial in unclustered]
-        count_replicates(self.run, trials, first_null, count, batch, states)
-        if isinstance(first_null, RecombinedLabels) and not is_decided(trials):
-            look_again(self.run, trials, null, count, batch, states)
+        count_in_looks(self.run, trials, Looks(first_null, null), count, batch, states)
         if moments:
             *trials, mean, symmetric_mean = trials
             with one_thread():

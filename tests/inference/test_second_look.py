@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference import calibration_test as calibration_test_module
+from calibscale.inference import monte_carlo
 from calibscale.inference.monte_carlo import MonteCarloTest, is_decided
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.results.estimate import Estimate
@@ -91,7 +91,7 @@ def test_null_values__of_wrong_predictions_are_those_of_drawn_labels():
 @pytest.mark.parametrize("classes", [2, 30])
 def test_second_look__has_the_draws_of_a_single_look(classes, monkeypatch):
     """Also of estimators with smaller replicates, and with draws of cells, which are kept."""
-    monkeypatch.setattr(calibration_test_module, "is_decided", lambda trials: False)
+    monkeypatch.setattr(monte_carlo, "is_decided", lambda trials: False)
     q, y = calibrated(8, 17_000, classes)
     source = cs.from_arrays(probabilities=q, labels=y)
     names = ["ece", "ece(edges=equal-mass)", "cwce2", "ckce", "ckce_centred", "jkce", "corp"]

@@ -84,7 +84,7 @@ def test_bounds__of_a_biased_estimate_are_accepted_with_a_note(tmp_path):
 
 def test_tests_of_a_day__look_twice_unless_the_ledger_keeps_replicates(tmp_path, monkeypatch):
     monkeypatch.setattr("calibscale.statistics.recombined_draws._FEWEST_ROWS", 2)
-    monkeypatch.setattr("calibscale.monitoring.day_record.is_decided", lambda trials: False)
+    monkeypatch.setattr("calibscale.inference.monte_carlo.is_decided", lambda trials: False)
     tests_of_day = []
     for keep in ("false", "true"):
         (tmp_path / keep).mkdir()
