@@ -56,8 +56,8 @@ def check(
     where there is one, and the p-value of `calibration_test`.  The default statistics of
     `calibration_test` are tested as well.  p-values of the verdict are adjusted for all tests.
 
-    For 2^18 or more rows of classes, one pass computes all numbers.  Otherwise, and with groups or a
-    memory limit, the tests take a pass of their own.
+    For 2^18 or more rows of classes, one pass computes all numbers.  Otherwise, and with groups or
+    a memory limit, the tests take a pass of their own.
 
     Parameters
     ----------

@@ -454,15 +454,16 @@ def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]
 
 
 def _over(progress: Progress, passes: int) -> Progress:
-    """Progress callback of one pass that reports it as part of all passes."""
-    finished = 0
+    """Progress callback of each pass that reports it as part of all passes.
+
+    A second look may need more passes than were expected.
+    """
+    begun = 0
 
     def report(done: int, total: int) -> None:
-        nonlocal finished
-        progress(finished * total + done, passes * total)
-        # The last pass stays unfinished, so that a further report is not beyond the total.
-        if done == total and finished < passes - 1:
-            finished += 1
+        nonlocal begun
+        begun += done == 0  # the first report of a pass
+        progress((begun - 1) * total + done, max(passes, begun) * total)
 
     return report
 

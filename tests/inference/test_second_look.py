@@ -103,6 +103,20 @@ def test_second_look__has_the_draws_of_a_single_look(classes, monkeypatch):
         assert test.drawn_alone is None
 
 
+def test_progress__falls_at_the_second_look_but_not_to_its_beginning(monkeypatch):
+    monkeypatch.setattr(monte_carlo, "is_decided", lambda trials: False)
+    q, y = calibrated(8)
+    reports: list[tuple[int, int]] = []
+    cs.calibration_test(
+        cs.from_arrays(probabilities=q, labels=y),
+        "ece",
+        n_replicates=99,
+        progress=lambda *report: reports.append(report),
+    )
+    shares = [done / total for done, total in reports]
+    assert shares[0] == 0.0 < min(shares[1:]) < max(shares) == shares[-1] == 1.0
+
+
 def test_several_bandwidths__are_decided_together():
     q, y = calibrated(7)
     source = cs.from_arrays(probabilities=q, labels=y)
