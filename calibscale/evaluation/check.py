@@ -22,7 +22,7 @@ from calibscale.evaluation.pass_estimates import (
 from calibscale.inference.calibration_test import calibration_tests_beside
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
-from calibscale.inference.verdict import judgement_of_evaluation
+from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
 from calibscale.intervals.resampling import resampling
 from calibscale.predictions.target import KERNEL_ERROR, Target
 from calibscale.results.evaluation_results import Evaluation
@@ -90,6 +90,7 @@ def check(
     ('Overconfident by 30.0 points ', 'miscalibrated', 0.001)
     """
     started = time.perf_counter()
+    check_negligible(negligible)
     intervals = resampling("jackknife", confidence_level=confidence_level, seed=seed)
     with Session.open(source, **options) as session:
         estimators = _sizes(session, seed)

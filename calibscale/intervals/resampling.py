@@ -181,8 +181,9 @@ class Resampling(ABC):
         """Null from which the noise at calibration is drawn."""
         if self.clustered:
             return ClusterSigns(self.seed)
-        seed = self.seed if self.seed_of_draws is None else self.seed_of_draws
-        return DrawnLabels(seed) if self.draws_responses else RandomSigns(seed)
+        if not self.draws_responses:  # floors have the same signs, and tests share none
+            return RandomSigns(self.seed)
+        return DrawnLabels(self.seed if self.seed_of_draws is None else self.seed_of_draws)
 
     @property
     def sizes(self) -> tuple[Grouped, ...]:

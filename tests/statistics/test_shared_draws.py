@@ -9,10 +9,12 @@ import pytest
 
 import calibscale as cs
 from calibscale import session
+from calibscale.errors import OptionError
 from calibscale.evaluation import check as checks
+from calibscale.intervals.resampling import Jackknife
 from calibscale.predictions.validation import chunks
 from calibscale.session import Session
-from calibscale.statistics.null_distributions import DrawnLabels
+from calibscale.statistics.null_distributions import DrawnLabels, RandomSigns
 from calibscale.statistics.one_pass import scan_of
 from calibscale.statistics.recombined_draws import RecombinedLabels, RecombinedReplicates
 from calibscale.statistics.shared_draws import DRAWN_SETS, NoiseReplicates
@@ -120,6 +122,19 @@ def passes(monkeypatch):
 
     monkeypatch.setattr(session, "scan_in_parts", counted)
     return begun
+
+
+def test_noise_of_intervals__has_the_signs_of_floors_where_no_labels_are_drawn():
+    assert Jackknife(seed_of_draws=SEED).null == DrawnLabels(SEED)
+    assert Jackknife(draws_responses=False, seed_of_draws=SEED).null == RandomSigns(0)
+
+
+@pytest.mark.parametrize("many", [0, 2**18])
+def test_check__refuses_a_negligible_size_before_it_reads_rows(monkeypatch, passes, many):
+    monkeypatch.setattr(checks, "_MANY_ROWS", many)
+    with pytest.raises(OptionError, match="negligible must be in"):
+        cs.check(_classes(3), negligible=2.0)
+    assert not passes
 
 
 @pytest.mark.long
