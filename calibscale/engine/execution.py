@@ -19,6 +19,8 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.formatting.progress import reporting
 
+_MOST_THREADS = 4  # that solve estimates, which are few and of unequal lengths
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -72,9 +74,15 @@ class Execution:
 
     @property
     def threads(self) -> int:
-        """Number of threads of this process that compute at a time: 1 if others compute."""
+        """Number of threads that solve estimates at a time.
+
+        It is 1 under a memory limit, as each thread needs memory, and with a scheduler that has
+        other processes.
+        """
         kind, argument = parse_scheduler(self.scheduler)
-        return (argument or available_cpus()) if kind == "threads" else 1
+        if kind != "threads" or self.memory_limit is not None:
+            return 1
+        return min(argument or available_cpus(), _MOST_THREADS)
 
     def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
         """Fold a task with these options, see `fold`."""

@@ -165,7 +165,7 @@ def parts_on_threads(threads: int) -> Iterator[RunParts]:
 
 
 def mapped(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Results of a function of each item, which threads compute at a time, with BLAS of one."""
+    """Results of a function of each item.  Each thread computes one item at a time."""
 
     def compute(item: T) -> R:
         with one_thread():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -19,7 +19,7 @@ from calibscale.evaluation.pass_estimates import (
     needed_statistics,
     session_intervals,
 )
-from calibscale.inference.calibration_test import calibration_tests_beside
+from calibscale.inference.calibration_test import calibration_test, calibration_tests_beside
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
@@ -32,6 +32,7 @@ from calibscale.session import Run, Session, SessionOptions, verb
 from calibscale.statistics.shared_draws import NoiseReplicates
 from calibscale.statistics.statistic import Statistic
 
+_FEW_BLOCKS = 4  # up to which units of work share replicates, see `shared_replicates.parts_of`
 _MANY_ROWS = 2**18  # from which the segments of tests have 8192 rows or more
 _SMALL_STATES = 2**24  # bytes of the states of the estimates, up to which tests share their pass
 
@@ -56,8 +57,8 @@ def check(
     where there is one, and the p-value of `calibration_test`.  The default statistics of
     `calibration_test` are tested as well.  p-values of the verdict are adjusted for all tests.
 
-    For 2^18 or more rows of classes, one pass computes all numbers.  Otherwise, and with groups or
-    a memory limit, the tests take a pass of their own.
+    For more than 2^18 rows of classes, the tests share the pass of the estimates, unless there are
+    groups, a memory limit, or very many bins.
 
     Parameters
     ----------
@@ -107,10 +108,18 @@ def check(
         tested = [
             test for test, estimator in zip(tested, estimators, strict=True) if estimator in fitting
         ]
-        data, columns = by_groups(session, group_by)
-        statistics = needed_statistics(run, request, noise)
-        in_one_pass = not columns and _shares_pass_of_tests(run, statistics)
-        if not in_one_pass:
+        requested = [*tested, *further]
+        in_tests = replace(request, test_seed=seed) if request else None
+        statistics = needed_statistics(run, in_tests, noise)
+        if not group_by and _shares_pass_of_tests(run, statistics):
+            tests, passed = calibration_tests_beside(
+                session, requested, n_replicates=n_replicates, seed=seed, beside=statistics
+            )
+            names = labels(estimators)
+            unjudged = evaluation_of(run, names, passed, in_tests, started, noise=noise)
+            first = judged(unjudged, negligible)
+        else:
+            data, columns = by_groups(session, group_by)
             first = evaluate(
                 data,
                 estimators,
@@ -120,16 +129,7 @@ def check(
                 negligible=negligible,
                 on_unsupported="report",
             )
-        tests, result = calibration_tests_beside(
-            session,
-            [*tested, *further],
-            n_replicates=n_replicates,
-            seed=seed,
-            beside=statistics if in_one_pass else (),
-        )
-        if in_one_pass:
-            unjudged = evaluation_of(run, labels(estimators), result, request, started, noise=noise)
-            first = judged(unjudged, negligible)
+            tests = calibration_test(session, requested, n_replicates=n_replicates, seed=seed)
     names = [
         estimate.estimator
         for estimate, estimator in zip(first.estimates, estimators, strict=True)
@@ -174,9 +174,12 @@ def _shares_pass_of_tests(run: Run, statistics: Sequence[Statistic]) -> bool:
     """Whether the pass of the tests computes the statistics of the estimates as well.
 
     One pass saves the draws that intervals share with tests.  It takes more memory, and cuts the
-    rows into the segments of the tests, which are short where there are few rows.
+    rows into the segments of the tests, which are short where there are few rows.  In a pass over
+    few blocks, units of work draw parts of the replicates, and share none.
     """
-    if run.source.rows < _MANY_ROWS or run.covariates or run.execution.memory_limit is not None:
+    if run.source.rows < _MANY_ROWS or run.blocks <= _FEW_BLOCKS:
+        return False
+    if run.covariates or run.execution.memory_limit is not None:
         return False
     state_bytes = sum(statistic.nbytes(run.source.n_features) for statistic in statistics)
     has_draws = any(isinstance(statistic, NoiseReplicates) for statistic in statistics)

@@ -24,7 +24,7 @@ from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
-from calibscale.statistics.shared_draws import NoiseReplicates
+from calibscale.statistics.shared_draws import NoiseReplicates, SharedLabels
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 
@@ -153,8 +153,8 @@ class Resampling(ABC):
     A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
     workers, and two models of the same rows have the same groups.  Sessions with clusters make
     `clustered` requests from the others, with groups of whole clusters.  Sessions with soft labels
-    do not draw labels, and make requests without limits that follow from events.  Labels are drawn
-    with `seed_of_draws`, which is `seed` unless a test of the same rows draws with another one.
+    do not draw labels, and make requests without limits that follow from events.  In the pass of a
+    test with the seed `test_seed`, intervals share its drawn labels.
     """
 
     method: ClassVar[str]
@@ -164,7 +164,7 @@ class Resampling(ABC):
     seed: int = 0
     clustered: bool = field(default=False, kw_only=True, repr=False)
     draws_responses: bool = field(default=True, kw_only=True, repr=False)
-    seed_of_draws: int | None = field(default=None, kw_only=True, repr=False)
+    test_seed: int | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence_level < 1:
@@ -183,7 +183,7 @@ class Resampling(ABC):
             return ClusterSigns(self.seed)
         if not self.draws_responses:  # floors have the same signs, and tests share none
             return RandomSigns(self.seed)
-        return DrawnLabels(self.seed if self.seed_of_draws is None else self.seed_of_draws)
+        return DrawnLabels(self.seed) if self.test_seed is None else SharedLabels(self.test_seed)
 
     @property
     def sizes(self) -> tuple[Grouped, ...]:
@@ -505,7 +505,8 @@ def drawn_sums(estimator: Estimated, null: Null, classes: int) -> tuple[Replicat
     for statistic in drawn:
         if isinstance(statistic, LandmarkFeatures):
             count = min(count, noise_replicates(width(statistic.notion, classes)))
-    return tuple(NoiseReplicates(s, null, 0, count) for s in drawn)
+    kind = NoiseReplicates if isinstance(null, SharedLabels) else Replicates
+    return tuple(kind(s, null, 0, count) for s in drawn)
 
 
 def norm_of(

@@ -111,7 +111,7 @@ class RandomFourier:
         return kept[1]
 
     def squared_norms(self, chunk: Chunk) -> Floats:
-        # cos² + sin² of each frequency is 1, and a mean over the frequencies.
+        # The squares cos² and sin² of a frequency add up to 1/F.
         return 1.0 + np.einsum("ij,ij->i", chunk.factors, chunk.factors)
 
     def _computed(self, chunk: Chunk) -> Floats:

@@ -285,8 +285,8 @@ class _Reader:
 
     def read(self) -> Reading:
         resampling = self.recipe.jackknife(self.job.confidence)
-        # Intervals and tests of a day share drawn labels.
-        resampling = replace(resampling, seed_of_draws=self.recipe.null(self.day).seed)
+        if self.recipe.replicates:
+            resampling = replace(resampling, test_seed=self.recipe.null(self.day).seed)
         needed = self._needed()
         classes = self.recipe.classes
         statistic_sets = (

@@ -10,8 +10,8 @@ from calibscale.predictions.target import Target
 
 DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, if the chunk is not large for other reasons
 _LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk, unless each chunk has a cost of its own
-# Rows of a chunk with many numbers.  Sums of products, which each chunk reads and writes, take much
-# of its time if it has fewer rows.  Chunks with more rows than the numbers allow take much memory.
+# Rows of a chunk whose rows have many numbers.  Each chunk reads and writes sums of products, which
+# takes much of its time if it has few rows.  The numbers of a chunk limit its memory to 32 MB.
 _WIDE_ROWS, _WIDE_NUMBERS = 1024, 2**22
 
 
@@ -77,7 +77,7 @@ class Rules:
 
     @property
     def compute_rows(self) -> int:
-        """Number of rows in a chunk: a few megabytes with m features, to stay in cache.
+        """Number of rows in a chunk: some megabytes with m features, to stay in cache.
 
         Replicates with drawn labels have a cost per chunk, as each reads and writes its sums.  They
         take more rows, but not so many that the labels leave the cache.

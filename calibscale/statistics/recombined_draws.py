@@ -120,7 +120,7 @@ class RecombinedReplicates(Replicates):
         used, positions = np.unique(chosen, return_inverse=True)
         if len(used) > SETS // 2:
             # Sets are drawn fastest in one range, although a few of them may not be used.
-            drawn = sums_of_sets(self.statistic, self.null, rows)
+            drawn = sums_of_sets(self.statistic, self.null.seed, rows)
             observed = self._sums(ObservedSigns(), SETS - 1, SETS, rows)
             parts, positions = [drawn, observed], chosen
         else:

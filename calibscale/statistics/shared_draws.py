@@ -1,9 +1,9 @@
 """Sums over drawn labels that intervals and tests of one pass share.
 
 Intervals need the noise of sums under calibration, from about a hundred sets of drawn labels.  The
-first look of a test recombines 63 sets, see `calibscale.statistics.recombined_draws`.  Both draw
-the same labels if they have the same seed.  The sums of the first 63 sets are then computed once
-for each chunk of rows.
+first look of a test recombines 63 sets, see `calibscale.statistics.recombined_draws`.  Beside a
+test, intervals draw labels with its seed.  The sums of the first 63 sets are then computed once for
+each chunk of rows, unless a pass over few blocks has parts of the draws in several units of work.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from calibscale.statistics.statistic import Replicates, Statistic, with_fields
 DRAWN_SETS = 63  # sets of drawn labels that intervals and tests share
 
 
-def sums_of_sets(statistic: Statistic, null: DrawnLabels, chunk: Chunk) -> Any:
-    """Sums of a chunk with each of the first sets of drawn labels, which must not be modified."""
-    # Nulls of subclasses draw the same labels.
-    replicates = Replicates(statistic, DrawnLabels(null.seed), 0, DRAWN_SETS)
+@dataclass(frozen=True)
+class SharedLabels(DrawnLabels):
+    """Labels as `DrawnLabels` draws them, with sums that intervals and tests of a pass share."""
+
+
+def sums_of_sets(statistic: Statistic, seed: int, chunk: Chunk) -> Any:
+    """Sums of a chunk with each of the first sets of drawn labels.
+
+    The chunk keeps them.  Callers do not modify them.
+    """
+    replicates = Replicates(statistic, DrawnLabels(seed), 0, DRAWN_SETS)
     if replicates not in chunk.views:
         zero = replicates.zero(chunk.n_features)
         chunk.views[replicates] = replicates.accumulate(zero, chunk)
@@ -30,20 +37,21 @@ def sums_of_sets(statistic: Statistic, null: DrawnLabels, chunk: Chunk) -> Any:
 
 @dataclass(frozen=True)
 class NoiseReplicates(Replicates):
-    """Replicates that estimate the noise under calibration, and share their first sets of labels.
+    """Replicates with `SharedLabels`, which take the sums of the first sets from the chunk."""
 
-    The first sets are summed over a chunk before they are added, whether or not a test shares them.
-    Noise has the same bits for this reason.
-    """
+    def nbytes(self, classes: int) -> int:
+        # The sums that a chunk keeps need memory as well.
+        shared = Replicates(self.statistic, self.null, 0, DRAWN_SETS)
+        return super().nbytes(classes) + shared.nbytes(classes)
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        has_shared_sets = self.first == 0 and self.last >= DRAWN_SETS
-        if not (has_shared_sets and type(self.null) is DrawnLabels):
+        if self.first > 0 or self.last < DRAWN_SETS:  # a part of the draws, in a unit of work
             return super().accumulate(state, chunk)
-        shared = sums_of_sets(self.statistic, self.null, chunk)
-        for total, sums in zip(state, shared, strict=True):
+        sums_of_first = sums_of_sets(self.statistic, self.null.seed, chunk)
+        for total, sums in zip(state, sums_of_first, strict=True):
             total[:DRAWN_SETS] += sums
         if self.last > DRAWN_SETS:
             further = Replicates(self.statistic, self.null, DRAWN_SETS, self.last)
-            further.accumulate(with_fields(state, (total[DRAWN_SETS:] for total in state)), chunk)
+            totals = with_fields(state, (total[DRAWN_SETS:] for total in state))
+            further.accumulate(totals, chunk)
         return state

@@ -14,10 +14,10 @@ OPTIONS = ("--probabilities", "p", "--labels", "left")
 def tables(rng, tmp_path):
     """CSV files of two periods, the second one with an empty column of labels."""
     paths, columns = [], []
-    for name, share, known in (("old", 0.1, True), ("new", 0.3, False)):
+    for name, share, has_labels in (("old", 0.1, True), ("new", 0.3, False)):
         y = (rng.random(1500) < share).astype(int)
         p = 1 / (1 + 9 * np.exp(2 - 2 * rng.normal(2.0 * y)))
-        labels = ["yes" if event else "no" for event in y] if known else [""] * len(y)
+        labels = ["yes" if event else "no" for event in y] if has_labels else [""] * len(y)
         path = tmp_path / f"{name}.csv"
         lines = [f"{value!r},{label}" for value, label in zip(p.tolist(), labels, strict=True)]
         path.write_text("\n".join(["p,left", *lines]))

@@ -33,9 +33,9 @@ def test_intervals__of_any_form_are_those_of_the_kind(ends, form):
         predictions=np.column_stack([low, high]), forecast="interval(coverage=0.8)", labels=y
     )
     assert source.target == declared.target
-    found, expected = (cs.evaluate(s)["coverage"] for s in (source, declared))
-    assert (found.value, found.details) == (expected.value, expected.details)
-    assert found.value == np.mean((low <= y) & (y <= high))
+    coverage, expected = (cs.evaluate(s)["coverage"] for s in (source, declared))
+    assert (coverage.value, found.details) == (expected.value, expected.details)
+    assert coverage.value == np.mean((low <= y) & (y <= high))
 
 
 @pytest.mark.parametrize("side", [0, 1])

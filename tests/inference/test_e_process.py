@@ -9,6 +9,7 @@ import pytest
 from scipy.special import expit, logit, softmax
 
 import calibscale as cs
+from calibscale.inference import e_process
 from calibscale.inference.e_process import (
     BettingEProcess,
     advance,
@@ -131,6 +132,12 @@ def test_learned_bets__are_of_the_group_of_the_rows(rng):
         alone = _logs(members, BettingEProcess("positive", learned=((None, shifts[g]),)))
         np.testing.assert_allclose(result[g][bets].logs, alone.logs, rtol=1e-12)
     np.testing.assert_array_equal(result[2.0][bets].logs[-2:], 0.0)
+
+
+def test_log_losses__are_exact_for_all_log_odds():
+    log_odds = np.array([-np.inf, -1e308, -745.0, -40.0, -1e-300, 0.0, 3.0, 40.0, 1e308, np.inf])
+    expected = np.logaddexp(0.0, log_odds)
+    np.testing.assert_allclose(e_process._log_losses(log_odds), expected, rtol=1e-15)
 
 
 def test_learn__shrinks_what_may_be_noise():

@@ -60,6 +60,7 @@ from calibscale.statistics.score_sums import (
     Totals,
 )
 from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
+from calibscale.statistics.shared_draws import SharedLabels
 from calibscale.statistics.shift_sums import RowVectors
 from calibscale.statistics.smoother import Points, Strengths
 from calibscale.statistics.statistic import Statistic
@@ -229,7 +230,7 @@ EXAMPLES = {
     "BoundedBins": lambda cls: cls(PositiveScores(), ((0.2, 0.5, 0.9),)),
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
-    "NoiseReplicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 70),
+    "NoiseReplicates": lambda cls: cls(BinCounts("top_label", EDGES), SharedLabels(3), 0, 70),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
     "RecombinedReplicates": lambda cls: cls(
         BinCounts("top_label", EDGES), RecombinedLabels(3, 16), 0, 99

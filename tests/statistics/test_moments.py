@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibscale.intervals.resampling import Grouped
-from calibscale.kernels.features import RandomFourier
+from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
@@ -47,6 +47,21 @@ def test_moments__of_residuals_keep_their_digits(rng, scale, weighted):
     size = np.abs(terms).sum(axis=0).max()
     # A difference of two sums loses about two of 16 digits, and the sum of 400 rows one more.
     np.testing.assert_allclose(state.C, exact.astype(float), rtol=0, atol=1e-12 * size)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 50])
+def test_squared_norms__are_sums_of_squared_features(rng, classes):
+    chunk = drawn_chunk(rng, classes=classes)
+    features = (FEATURES, RandomFourier(n_features=300, bandwidth=0.01))
+    for feature_map in features:
+        expected = (feature_map(chunk) ** 2).sum(axis=1)
+        np.testing.assert_allclose(feature_map.squared_norms(chunk), expected, rtol=1e-13)
+
+
+def test_squared_norms__of_indicators_are_one():
+    chunk = chunk_of(np.log([[0.25, 0.75], [0.5, 0.5]]), np.array([0, 1]))
+    points = OneHot(tuple(map(tuple, chunk.q.tolist())))
+    np.testing.assert_array_equal(points.squared_norms(chunk), [1.0, 1.0])
 
 
 def test_moments__of_certain_rows_with_large_weights_do_not_hide_the_others(rng):

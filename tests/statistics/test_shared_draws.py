@@ -17,7 +17,7 @@ from calibscale.session import Session
 from calibscale.statistics.null_distributions import DrawnLabels, RandomSigns
 from calibscale.statistics.one_pass import scan_of
 from calibscale.statistics.recombined_draws import RecombinedLabels, RecombinedReplicates
-from calibscale.statistics.shared_draws import DRAWN_SETS, NoiseReplicates
+from calibscale.statistics.shared_draws import DRAWN_SETS, NoiseReplicates, SharedLabels
 from calibscale.statistics.statistic import Replicates
 from tests.support.forecast_rows import FORECASTS
 from tests.support.forecast_rows import rows as forecast_rows
@@ -72,7 +72,7 @@ def test_noise_replicates__are_the_replicates_of_the_null(case, count):
     read, statistics = _chunk_and_statistics(case)
     assert statistics
     for statistic in statistics:
-        noise = _sums(NoiseReplicates(statistic, DrawnLabels(SEED), 0, count), read())
+        noise = _sums(NoiseReplicates(statistic, SharedLabels(SEED), 0, count), read())
         plain = _sums(Replicates(statistic, DrawnLabels(SEED), 0, count), read())
         for noise_sums, plain_sums in zip(noise, plain, strict=True):
             # Sums of 600 numbers of order 1, in another order.
@@ -84,7 +84,7 @@ def test_sums__have_the_same_bits_with_and_without_a_test_of_the_same_draws(case
     read, statistics = _chunk_and_statistics(case)
     null = RecombinedLabels(SEED, segment_rows=1024)
     for statistic in statistics:
-        noise = NoiseReplicates(statistic, DrawnLabels(SEED), 0, 100)
+        noise = NoiseReplicates(statistic, SharedLabels(SEED), 0, 100)
         test = RecombinedReplicates(statistic, null, 0, 99)
         chunk = read()
         for replicates in (noise, test):
@@ -105,9 +105,9 @@ def test_labels__of_intervals_and_tests_are_drawn_once(monkeypatch):
     read, statistics = _chunk_and_statistics("four classes")
     chunk = read()
     for statistic in statistics:
-        _sums(NoiseReplicates(statistic, DrawnLabels(SEED), 0, 100), chunk)
+        _sums(NoiseReplicates(statistic, SharedLabels(SEED), 0, 100), chunk)
         _sums(RecombinedReplicates(statistic, RecombinedLabels(SEED, 1024), 0, 99), chunk)
-    assert drawn == {("DrawnLabels", 0, DRAWN_SETS): 1, ("DrawnLabels", DRAWN_SETS, 100): 1}
+    assert drawn == {("DrawnLabels", 0, DRAWN_SETS): 1, ("SharedLabels", DRAWN_SETS, 100): 1}
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ def passes(monkeypatch):
 
 
 def test_noise_of_intervals__has_the_signs_of_floors_where_no_labels_are_drawn():
-    assert Jackknife(seed_of_draws=SEED).null == DrawnLabels(SEED)
-    assert Jackknife(draws_responses=False, seed_of_draws=SEED).null == RandomSigns(0)
+    assert Jackknife(test_seed=SEED).null == SharedLabels(SEED)
+    assert Jackknife(draws_responses=False, test_seed=SEED).null == RandomSigns(0)
 
 
 @pytest.mark.parametrize("many", [0, 2**18])
@@ -141,11 +141,12 @@ def test_check__refuses_a_negligible_size_before_it_reads_rows(monkeypatch, pass
 def test_check__of_many_rows_takes_one_pass(monkeypatch, passes):
     rows = 40_000
     source = _classes(3, rows)
-    apart = cs.check(source, n_replicates=99)
+    options = {"n_replicates": 99, "block_rows": 8000}
+    apart = cs.check(source, **options)
     assert len(passes) > 1
     monkeypatch.setattr(checks, "_MANY_ROWS", rows)
     passes.clear()
-    together = cs.check(source, n_replicates=99)
+    together = cs.check(source, group_by=(), **options)
     assert len(passes) == 1
     assert together.verdict == apart.verdict
     assert together.adjusted_p_values == apart.adjusted_p_values
@@ -156,7 +157,8 @@ def test_check__of_many_rows_takes_one_pass(monkeypatch, passes):
             estimate_apart.interval.low, rel=1e-8, abs=1e-12
         )
         assert estimate.interval.high == pytest.approx(estimate_apart.interval.high, rel=1e-8)
-    # A limit of memory is met more easily by two passes, and groups take passes of their own.
-    passes.clear()
-    cs.check(source, n_replicates=99, memory_limit="8GB")
-    assert len(passes) > 1
+    # Two passes need less memory.  In a pass over few blocks, no draws are shared.
+    for changed in ({"memory_limit": "8GB"}, {"block_rows": 10_000}):
+        passes.clear()
+        cs.check(source, **{**options, **changed})
+        assert len(passes) > 1

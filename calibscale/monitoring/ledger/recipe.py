@@ -203,7 +203,8 @@ class Recipe:
     keep : bool
         Whether the states of replicates are kept, so that windows can be tested.
     seed : int
-        Seed of the replicates.  The seed of a day is a hash of it and the day.
+        Seed of the replicates.  The seed of a day, also of the labels that its intervals draw, is a
+        hash of it and the day.
     parted : tuple of Statistic
         Statistics with states that are also kept for parts of the rows of a day.
     cluster : str, optional
