@@ -34,7 +34,7 @@ def test_intervals__of_any_form_are_those_of_the_kind(ends, form):
     )
     assert source.target == declared.target
     coverage, expected = (cs.evaluate(s)["coverage"] for s in (source, declared))
-    assert (coverage.value, found.details) == (expected.value, expected.details)
+    assert (coverage.value, coverage.details) == (expected.value, expected.details)
     assert coverage.value == np.mean((low <= y) & (y <= high))
 
 
