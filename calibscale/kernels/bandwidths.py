@@ -34,6 +34,8 @@ def most_powerful(
     the bandwidth on predictions, the second the bandwidths on covariates.  An OptionError is raised
     if fewer than 50 held-out rows have labels.
     """
+    from scipy.spatial.distance import pdist, squareform  # slow to import
+
     rows = setup.held_out(notion, hold_out, (*kernel.columns, *kernel.categorical), ROWS)
     if len(rows) < 50:
         raise OptionError(
@@ -48,8 +50,6 @@ def most_powerful(
     np.fill_diagonal(strengths, 0.0)  # the U-statistic has no pairs of a row with itself
     on_predictions: dict[float, Any] = {}
     on_covariates: dict[float, Any] = {1.0: 1.0}
-    from scipy.spatial.distance import pdist, squareform  # slow to import
-
     distances = squareform(pdist(rows.points))
     factors = (1.0,) if kernel.prediction == "none" else FACTORS
     for a in factors:

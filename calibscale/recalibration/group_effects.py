@@ -71,6 +71,8 @@ def factor_of_effects(expansion: Expansion, scales: Floats, first: Floats = FIRS
     terms that do not depend on Σ.  The rows of the factor have entries of at most ten `scales`
     (2,), and the search starts at the factor `first`.
     """
+    from scipy.optimize import minimize  # slow to import
+
     groups = len(expansion.scores)
 
     def loss(entries: Floats) -> tuple[float, Floats]:
@@ -87,8 +89,6 @@ def factor_of_effects(expansion: Expansion, scales: Floats, first: Floats = FIRS
     least = np.where(_ENTRIES[0] == _ENTRIES[1], LEAST_DEVIATION, -largest)
     bounds = np.column_stack([least, largest])
     options = {"gtol": _PRECISION, "ftol": 0.0}
-    from scipy.optimize import minimize  # slow to import
-
     search = minimize(
         loss, first[_ENTRIES], jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )

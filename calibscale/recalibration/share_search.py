@@ -96,6 +96,8 @@ def _em_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:
 
 def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:
     """Step to the maximum of the quadratic model with ratios above their lower limits (K,)."""
+    from scipy.optimize import nnls  # slow to import
+
     K = len(ratios)
     weight = float(state.weight)
     # In units of shares, the curvature of a rare class is not smaller than the others' by its share
@@ -119,7 +121,5 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
         ) from None
     # Non-negative least squares determine which shares are at their limits, in time of about K³.
     target = solve_triangular(root, curvature @ (shares - lowest) + gradient, trans=1)
-    from scipy.optimize import nnls  # slow to import
-
     bounded, _ = nnls(root, target, maxiter=30 * K)
     return (bounded + lowest - shares) / old_shares

@@ -274,6 +274,8 @@ class Temperature(Family):
     def fit(
         self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int
     ) -> _FittedTemperature:
+        from scipy.optimize import minimize_scalar  # slow to import
+
         train_rows = (profile.folds >= 0) & (profile.folds != excluded)
         rows = [view.take(train_rows) for view in profile.subset]
 
@@ -283,8 +285,6 @@ class Temperature(Family):
                 plug_in_risk(view.delta, temperature_residuals(view, theta), view.weights)
                 for view in rows
             )
-
-        from scipy.optimize import minimize_scalar  # slow to import
 
         # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1.
         coarse = [risk(value) for value in _LOG_THETA]
