@@ -205,9 +205,9 @@ def calibration_tests_beside(
     negligible: float = NEGLIGIBLE,
     beside: Iterable[Statistic] = (),
 ) -> tuple[CalibrationTests, PassResult]:
-    """Tests of `calibration_test`, and the pass that computed their observed values.
+    """Tests of `calibration_test`, and the result of their pass over the data.
 
-    The pass has the states of the statistics `beside` as well, so that they need no other pass.
+    The pass computes the statistics `beside` the tests too, so that they need no pass of their own.
     """
     check_negligible(negligible)
     started = time.perf_counter()

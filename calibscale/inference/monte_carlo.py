@@ -328,7 +328,7 @@ def count_in_looks(
 ) -> None:
     """Count the replicates of the first look, and of the second one if the first does not decide.
 
-    The tests `joined` from the trials decide.
+    `joined` makes the tests that decide from the trials.  By default these are the trials.
     """
     count_replicates(run, trials, nulls.first, n_replicates, batch, states, stop_after)
     if not isinstance(nulls.first, RecombinedLabels) or is_decided(joined(trials)):
