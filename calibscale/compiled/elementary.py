@@ -19,6 +19,7 @@ _TWO_OVER_PI = 0.6366197723675814
 _PI_2_HIGH = 1.57079632673412561417e00  # π/2 in three pieces of 33 bits
 _PI_2_MIDDLE = 6.07710050630396597660e-11
 _PI_2_LOW = 2.02226624879595063154e-21
+_DISTANCES = 128  # distances of a row that are summed side by side
 
 
 @inlined("contract")
@@ -233,22 +234,31 @@ def _write_waves(z, scale, cosines, sines):
 
 
 @kernel
-def row_distances(rows, out):
+def row_distances(columns, out):
     """Euclidean distances of the pairs of rows i < j, in the order of ``np.triu_indices``.
 
     Axes:
-        rows (n, e), out (n(n − 1)/2,)
+        columns (e, n), out (n(n − 1)/2,)
     """
-    n, width = rows.shape
-    at = 0
-    for i in range(n):
-        for j in range(i + 1, n):
-            total = 0.0
+    width, n = columns.shape
+    totals = np.empty(_DISTANCES)
+    # The rows j of a strip stay in the cache, and their distances are summed side by side.
+    for start in range(0, n, _DISTANCES):
+        stop = min(start + _DISTANCES, n)
+        for i in range(stop - 1):
+            first = max(i + 1, start)
+            sums = totals[: stop - first]
+            sums[:] = 0.0
             for k in range(width):
-                difference = rows[i, k] - rows[j, k]
-                total += difference * difference
-            out[at] = np.sqrt(total)
-            at += 1
+                x = columns[k, i]
+                others = columns[k, first:stop]
+                for j in range(sums.size):
+                    difference = x - others[j]
+                    sums[j] += difference * difference
+            # The pairs (i, i + 1), (i, i + 2), … follow those of smaller i.
+            at = i * (2 * n - i - 1) // 2 + first - i - 1
+            for j in range(sums.size):
+                out[at + j] = np.sqrt(sums[j])
 
 
 def distances_within(rows):
@@ -257,5 +267,5 @@ def distances_within(rows):
     SciPy's module takes longer to import than the distances of 1,000 rows.
     """
     out = np.empty(len(rows) * (len(rows) - 1) // 2)
-    row_distances(np.ascontiguousarray(rows, np.float64), out)
+    row_distances(np.ascontiguousarray(rows.T, np.float64), out)
     return out

@@ -269,6 +269,7 @@ _MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to
 _EXPONENTS = 64  # down to 2^-64, as smaller distances share one cell
 FINE_HALF = _EXPONENTS << _MANTISSA_BITS
 FINE_CELLS = 2 * FINE_HALF
+_SQUARE = 8  # rows and columns, a line of the cache of 64 bytes
 _BINNED_ROWS = 256  # rows that get their bins together
 _COUNTED_EDGES = 128  # most inner edges that are all compared with a prediction
 
@@ -409,6 +410,41 @@ def add_to_class_bins(values, weights, bins, sums):
 
 
 @kernel
+def add_class_variances(q, weights, bins, sums):
+    """sums[k, bin] += Σ weight·q(1 − q) over the rows of the bin of each class.
+
+    Axes:
+        q, bins (rows, K)
+        weights (rows,)
+        sums (K, B)
+    """
+    rows, K = q.shape
+    for i in range(rows):
+        for k in range(K):
+            sums[k, bins[i, k]] += weights[i] * (q[i, k] * max(1.0 - q[i, k], 0.0))
+
+
+@kernel
+def add_upper_rows(products, sums):
+    """sums += the first rows of a symmetric matrix, of which the upper triangle is given.
+
+    Axes:
+        products (m, m)
+        sums (K, m), K ≤ m
+    """
+    K, m = sums.shape
+    for i in range(K):
+        for j in range(i, m):
+            sums[i, j] += products[i, j]
+    # Squares of the lower triangle read and write whole lines of the cache.
+    for i0 in range(0, K, _SQUARE):
+        for j0 in range(0, i0 + 1, _SQUARE):
+            for i in range(i0, min(i0 + _SQUARE, K)):
+                for j in range(j0, min(j0 + _SQUARE, i)):
+                    sums[i, j] += products[j, i]
+
+
+@kernel
 def subtract_by_label(rows, weights, labels, sums):
     """sums[label] −= weight·row for each row.
 
@@ -442,6 +478,27 @@ def take_rows(first, second, positions, out):
             out[i] = first[position]
         else:
             out[i] = second[position - first.shape[0]]
+
+
+@kernel
+def take_predictions(first, heads, q, positions, out):
+    """Copy rows at positions of `first` followed by rows of `heads` beside `q`.
+
+    Axes:
+        first (a, h + K)
+        heads (b, h)
+        q (b, K)
+        positions (c,) in 0..a + b − 1
+        out (c, h + K)
+    """
+    width = heads.shape[1]
+    for i in range(positions.size):
+        position = positions[i]
+        if position < first.shape[0]:
+            out[i] = first[position]
+        else:
+            out[i, :width] = heads[position - first.shape[0]]
+            out[i, width:] = q[position - first.shape[0]]
 
 
 @inlined()

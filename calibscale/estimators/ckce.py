@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
+from numpy.linalg import eigh  # SciPy's holds the global interpreter lock
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
@@ -41,6 +42,7 @@ from calibscale.statistics.score_sums import (
     NoiseMoments,
     frequencies_left_out,
     from_left_out,
+    symmetric,
 )
 from calibscale.statistics.statistic import Statistic
 
@@ -219,7 +221,7 @@ class CMMD(MomentError):
         if self.exponent == 0:
             return lambda phi: inverse(phi.T).T
         # Coordinates in the eigenbasis of S, where (S/n)^{s/2} is diagonal.
-        sigma, U = eigh(states[0].S)
+        sigma, U = eigh(states[0].S, UPLO="U")
         powers = np.maximum(sigma / states[0].weight, 0.0) ** (self.exponent / 2.0)
         return lambda phi: inverse(phi.T).T @ U * powers
 
@@ -236,14 +238,15 @@ class CMMD(MomentError):
 
 def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Floats:
     """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹ for each of C (B, K, m), (B,)."""
-    n, S = float(moments.weight), moments.S
+    n = float(moments.weight)
     replicates, classes, features = C.shape
     # One product with the inverse serves all replicates: the columns of W (m, B·K) are the rows of
     # C (S + λnI)⁻¹.
     W = _inverse(moments, ridge)(C.reshape(replicates * classes, features).T)
     if exponent == 0:
-        terms = np.einsum("ij,ij->j", W, W)
-    elif exponent == 1:
+        return np.einsum("ij,ij->j", W, W).reshape(replicates, classes).sum(axis=1)
+    S = symmetric(moments.S)
+    if exponent == 1:
         terms = np.einsum("ij,ij->j", W, S @ W) / n
     elif exponent == 2:
         half = S @ W
@@ -260,13 +263,16 @@ def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
     # The squared diagonal of the factor is at least the smallest eigenvalue.  Where it is small
     # beside the trace, the matrix is singular up to rounding.
     threshold = len(S) * np.finfo(float).eps
+    damped = S.copy()
+    np.einsum("ii->i", damped)[...] += ridge * n
     try:
-        factor = cho_factor(S + ridge * n * np.eye(len(S)), overwrite_a=True, check_finite=False)
+        # The transpose is in the order of LAPACK, which factorises it in place.
+        factor = cho_factor(damped.T, lower=True, overwrite_a=True, check_finite=False)
         if (np.diag(factor[0]) ** 2 > threshold * np.trace(S)).all():
             return lambda columns: cho_solve(factor, columns, check_finite=False)
     except LinAlgError:
         pass
-    sigma, U = eigh(S)
+    sigma, U = eigh(S, UPLO="U")
     damped = np.where(sigma > threshold * sigma[-1], sigma + ridge * n, np.inf)
     return lambda columns: U @ ((U.T @ columns) / damped[:, None])
 

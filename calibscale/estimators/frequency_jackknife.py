@@ -28,16 +28,30 @@ from calibscale.statistics.score_sums import MomentState, frequency_groups
 EXPONENTS = (0.0, 1.0, 2.0)  # for which the value follows from Y without a product with S
 
 
+class _DampedMoments(NamedTuple):
+    """Cholesky factor of S + λn D⁻² for groups of one size, and the columns of P of frequencies.
+
+    `damping` is the diagonal of D⁻², 1 for the first features and below 1 for the frequencies.
+    """
+
+    factor: tuple[Floats, bool]
+    of_frequencies: Floats
+    damping: Floats
+
+    def solve(self, columns: Floats) -> Floats:
+        """P times columns (m, c)."""
+        return cho_solve(self.factor, columns, check_finite=False)
+
+
 class _GroupOfFeatures(NamedTuple):
     """Features that are left out, and the matrices that the inverse without them needs.
 
-    `correction` is (P_GG)⁻¹ P_G·, (2b, m).  `damping` is the diagonal of D⁻² (m,).
+    `correction` is (P_GG)⁻¹ P_G·, (2b, m).
     """
 
-    inverse: Floats
+    damped: _DampedMoments
     columns: Ints
     correction: Floats
-    damping: Floats
 
 
 def conditional_errors(
@@ -48,30 +62,37 @@ def conditional_errors(
     None is returned if S + λnI is too close to singular.
     """
     n, C = float(moments.weight), moments.C
+    first = len(moments.S) - 2 * n_frequencies
     values = []
-    products: dict[int, Floats] = {}  # X by the size of a group, which determines its inverse
+    products: dict[int, Floats] = {}  # X by the size of a group, which determines its P
+    Y = np.empty(C.shape)
     try:
         for group in _groups(moments, n_frequencies, ridge):
             size = len(group.columns)
             if size not in products:
-                products[size] = C @ group.inverse
-            X = products[size]
-            Y = X - X[:, group.columns] @ group.correction
+                products[size] = group.damped.solve(C.T).T
+            X, damping = products[size], group.damped.damping
+            np.matmul(X[:, group.columns], group.correction, out=Y)
+            np.subtract(X, Y, out=Y)
             Y[:, group.columns] = 0.0
-            damped = ridge * n * Y * group.damping  # λn Y D⁻²
-            if exponent == 0:
-                value = np.vdot(Y, Y * group.damping)
-            elif exponent == 1:
-                # Y S Yᵀ = Y (S + λn D⁻²) Yᵀ − λn Y D⁻² Yᵀ, where the first term is Y Cᵀ.
-                value = (np.vdot(Y, C) - np.vdot(Y, damped)) / n
-            else:
-                remainder = C - damped  # Y S in the columns that remain
+            if exponent == 2:
+                remainder = C - ridge * n * Y * damping  # Y S in the columns that remain
                 remainder[:, group.columns] = 0.0
-                value = np.vdot(remainder, remainder / group.damping) / n**2
+                values.append(float(np.vdot(remainder, remainder / damping)) / n**2)
+                continue
+            # tr(Y D⁻² Yᵀ), where D⁻² has one value for all frequencies
+            value = _squared_norm(Y[:, :first]) + damping[-1] * _squared_norm(Y[:, first:])
+            if exponent == 1:
+                # Y S Yᵀ = Y (S + λn D⁻²) Yᵀ − λn Y D⁻² Yᵀ, where the first term is Y Cᵀ.
+                value = (float(np.vdot(Y, C)) - ridge * n * value) / n
             values.append(float(value))
     except LinAlgError:
         return None
     return np.array(values)
+
+
+def _squared_norm(a: Floats) -> float:
+    return float(np.einsum("ij,ij->", a, a))
 
 
 def noise_traces(
@@ -82,47 +103,54 @@ def noise_traces(
     None is returned if S + λnI is too close to singular.
     """
     values = []
-    inverse, product = None, None
+    products: dict[int, Floats] = {}  # N = PMP by the size of a group, which determines its P
     try:
         for group in _groups(moments, n_frequencies, ridge):
-            if group.inverse is not inverse:
-                inverse = group.inverse
-                product = inverse @ noise @ inverse  # N = PMP
-            assert product is not None
-            # The diagonal of QMQ, where Q = P − P_·G (P_GG)⁻¹ P_G·.
             correction, columns = group.correction.T, group.columns
+            if len(columns) not in products:
+                products[len(columns)] = group.damped.solve(group.damped.solve(noise).T)
+            product = products[len(columns)]
+            # The diagonal of QMQ, where Q = P − P_·G (P_GG)⁻¹ P_G·.
             diagonal = np.diag(product).copy()
             diagonal -= 2.0 * np.einsum("ij,ij->i", correction, product[:, columns])
             inner = product[np.ix_(columns, columns)]
             diagonal += np.einsum("ij,ij->i", correction @ inner, correction)
             diagonal[columns] = 0.0
-            values.append(float(diagonal @ group.damping))
+            values.append(float(diagonal @ group.damped.damping))
     except LinAlgError:
         return None
     return np.array(values)
 
 
 def _groups(moments: MomentState, n_frequencies: int, ridge: float) -> Iterator[_GroupOfFeatures]:
-    """Each group of frequencies that is left out, with the inverse P for groups of its size."""
-    S = moments.S
-    linear = len(S) - 2 * n_frequencies
-    inverses: dict[int, Floats] = {}  # by the number of frequencies in a group, at most two
+    """Each group of frequencies that is left out, with what groups of its size have in common."""
+    first = len(moments.S) - 2 * n_frequencies
+    moments_by_size: dict[int, _DampedMoments] = {}  # at most two
     for frequencies in frequency_groups(n_frequencies):
         count = len(frequencies)
-        damping = np.ones(len(S))
-        damping[linear:] = (n_frequencies - count) / n_frequencies
-        if count not in inverses:
-            inverses[count] = _inverse(S, ridge * float(moments.weight) * damping)
-        P = inverses[count]
-        columns = np.concatenate([linear + frequencies, linear + n_frequencies + frequencies])
-        block = cho_factor(P[np.ix_(columns, columns)], check_finite=False)
-        correction = cho_solve(block, P[columns], check_finite=False)
-        yield _GroupOfFeatures(P, columns, correction, damping)
+        if count not in moments_by_size:
+            share = (n_frequencies - count) / n_frequencies
+            moments_by_size[count] = _damped(moments, first, share, ridge)
+        damped = moments_by_size[count]
+        columns = np.concatenate([first + frequencies, first + n_frequencies + frequencies])
+        rows = damped.of_frequencies[:, columns - first].T
+        block = cho_factor(rows[:, columns], check_finite=False)
+        yield _GroupOfFeatures(damped, columns, cho_solve(block, rows, check_finite=False))
 
 
-def _inverse(S: Floats, diagonal: Floats) -> Floats:
-    """(S + diag)⁻¹.  A LinAlgError is raised if the sum is too close to singular."""
-    factor = cho_factor(S + np.diag(diagonal), overwrite_a=True, check_finite=False)
+def _damped(moments: MomentState, first: int, share: float, ridge: float) -> _DampedMoments:
+    """Factor of S + λn D⁻², with D⁻² = `share` from the first feature of a frequency on.
+
+    A LinAlgError is raised if the sum is too close to singular.
+    """
+    S = moments.S
+    damping = np.ones(len(S))
+    damping[first:] = share
+    damped = S.copy()
+    np.einsum("ii->i", damped)[...] += ridge * float(moments.weight) * damping
+    # The transpose is in the order of LAPACK, which factorises it in place.
+    factor = cho_factor(damped.T, lower=True, overwrite_a=True, check_finite=False)
     if not (np.diag(factor[0]) ** 2 > len(S) * np.finfo(float).eps * np.trace(S)).all():
         raise LinAlgError("the matrix is too close to singular")
-    return cho_solve(factor, np.eye(len(S)), overwrite_b=True, check_finite=False)
+    units = np.eye(len(S))[:, first:]
+    return _DampedMoments(factor, cho_solve(factor, units, check_finite=False), damping)

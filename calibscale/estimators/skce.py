@@ -30,6 +30,7 @@ from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, Produc
 from calibscale.predictions.claims import ALL
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.score_sums import MomentState, frequency_groups
 from calibscale.statistics.statistic import Statistic
 
 
@@ -406,10 +407,13 @@ class JKCE(MomentError):
         if self.undefined(moments):
             return float("nan")
         form = self.quadratic(moments)
-        size = float(form.vector @ form.vector)
+        return self._normalized(float(form.vector @ form.vector), form.own, moments)
+
+    def _normalized(self, size: float, own: float, moments: MomentState) -> float:
+        """Value with |C|² as `size`, and the sum of the pairs of a row with itself as `own`."""
         if not self.unbiased:
             return float(size / moments.weight**2)
-        return float((size - form.own) / (moments.weight**2 - moments.weight2))
+        return float((size - own) / (moments.weight**2 - moments.weight2))
 
     def quadratic(self, *states: Any) -> Quadratic:
         (moments,) = states
@@ -419,6 +423,22 @@ class JKCE(MomentError):
         C = moments.C if linear else moments.C[:, len(moments.C) :]
         diagonal, squares = float(moments.t if linear else moments.d), float(moments.d)
         return Quadratic(C.ravel(), diagonal, squares, float(moments.weight) ** 2)
+
+    def without_frequencies(self, *states: Any) -> Floats:
+        (moments,) = states
+        assert isinstance(self.features, RandomFourier)
+        count, form = self.features.n_features, self.quadratic(moments)
+        # |C|² is a sum over features.  φ carries 1/√F, and t is the same for all frequencies.
+        squares = np.einsum("ij,ij->j", moments.C, moments.C)
+        linear = self.kernel == "linear+gaussian"
+        constant = float(squares[: -2 * count].sum()) if linear else 0.0
+        waves = squares[-2 * count :].reshape(2, count).sum(axis=0)
+        values = []
+        for group in frequency_groups(count):
+            scale = count / (count - len(group))
+            size = constant + scale * float(np.delete(waves, group).sum())
+            values.append(self._normalized(size, form.own, moments))
+        return np.array(values)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
         first = 0 if self.kernel == "linear+gaussian" else len(states[0].C)

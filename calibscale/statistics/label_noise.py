@@ -65,11 +65,19 @@ class LabelNoise(Statistic):
         candidates = np.flatnonzero(priority > least)
         if len(candidates) > _ROWS + 1:
             candidates = candidates[np.argpartition(-priority[candidates], _ROWS)[: _ROWS + 1]]
-        rows = np.column_stack(
-            [priority[candidates], w[candidates], variance[candidates], q[candidates]]
-        )
-        outcomes = chunk.drawn_embeddings(candidates, _OUTCOMES, random_draws.NOISE)
-        return _first(state, LabelNoiseState(state.variance, rows, outcomes))
+        if not len(candidates):
+            return state
+        kept = state.rows
+        order = _largest(kept[:, 0], priority[candidates])
+        # Positions in all rows of the chunk, of which only the sample's are copied.
+        positions = np.concatenate([np.arange(len(kept)), len(kept) + candidates])[order]
+        rows = np.empty((len(order), q.shape[1] + 3))
+        heads = np.column_stack([priority, w, variance])
+        row_sums.take_predictions(_table(kept), heads, _table(q), positions, rows)
+        drawn = chunk.drawn_embeddings(candidates, _OUTCOMES, random_draws.NOISE)
+        # An empty state does not know the number of outcomes.
+        outcomes = state.outcomes if len(kept) else drawn[:0]
+        return state._replace(rows=rows, outcomes=_taken(outcomes, drawn, order))
 
     def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
         return _first(a, b)._replace(variance=a.variance + b.variance)
@@ -84,20 +92,28 @@ def _first(a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
         return a
     if not len(a.rows):  # an empty state does not know the shapes
         a = a._replace(rows=b.rows[:0], outcomes=b.outcomes[:0])
-    priorities = np.concatenate([a.rows[:, 0], b.rows[:, 0]])
-    order = np.argsort(-priorities, kind="stable")[: _ROWS + 1]
+    order = _largest(a.rows[:, 0], b.rows[:, 0])
     rows, outcomes = _taken(a.rows, b.rows, order), _taken(a.outcomes, b.outcomes, order)
     return a._replace(rows=rows, outcomes=outcomes)
+
+
+def _largest(a: Floats, b: Floats) -> Ints:
+    """Positions of the largest priorities of `a` followed by `b`, by falling priority."""
+    return np.argsort(-np.concatenate([a, b]), kind="stable")[: _ROWS + 1]
 
 
 def _taken(a: Floats, b: Floats, positions: Ints) -> Floats:
     """Rows at positions of `a` followed by `b`, which may be large, without a copy of both."""
     out = np.empty((len(positions), *a.shape[1:]))
     width = math.prod(a.shape[1:])
-    # Arrays from a remote worker may be read-only, and kernels are compiled for writable ones.
-    first, second = (np.require(x.reshape(len(x), width), None, ["C", "W"]) for x in (a, b))
+    first, second = (_table(x.reshape(len(x), width)) for x in (a, b))
     row_sums.take_rows(first, second, positions, out.reshape(len(out), width))
     return out
+
+
+def _table(rows: Floats) -> Floats:
+    """Rows as kernels take them.  Arrays from a remote worker may be read-only."""
+    return np.require(rows, np.float64, ["C", "W"])
 
 
 class _Sample(NamedTuple):

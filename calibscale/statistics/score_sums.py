@@ -12,6 +12,7 @@ from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, row_sums
+from calibscale.compiled.gram_products import upper_gram
 from calibscale.data.hashes import mixed
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Approximation
@@ -29,7 +30,11 @@ _LEAST_SQUARE = 1e-4
 
 
 class MomentState(NamedTuple):
-    """n, Σw, Σw², S = Σwφφᵀ (m, m), C = Σwδφᵀ (K, m), d = Σw²|δ|² and t = Σw²|δ|²|φ|²."""
+    """n, Σw, Σw², S = Σwφφᵀ (m, m), C = Σwδφᵀ (K, m), d = Σw²|δ|² and t = Σw²|δ|²|φ|².
+
+    S is symmetric, and only its upper triangle is computed.  States of earlier versions have both
+    triangles.
+    """
 
     n: Floats
     weight: Floats
@@ -79,14 +84,13 @@ class Moments(Statistic):
         if len(w):
             # √w on both sides of a product gives the weight w of its terms.
             phi = phi * root[:, None]
-        # NumPy computes AᵀA by syrk, which is half the work.
-        products = phi.T @ phi
+        products = upper_gram(phi)
         np.add(state.S, products, out=state.S)
         far_from_certain = weighted_sum(d2, w) >= _LEAST_SQUARE * weight
         if self._includes_predictions(chunk) and far_from_certain:
             # δ = q − e_y, and Σwqφᵀ are the first rows of the products.  A row of φ has the factor
             # √w already.
-            np.add(state.C, products[: len(state.C)], out=state.C)
+            row_sums.add_upper_rows(products, state.C)
             row_sums.subtract_by_label(phi, root, chunk.labels, state.C)
         else:
             weighted = delta * root[:, None] if len(w) else delta
@@ -117,6 +121,11 @@ class Moments(Statistic):
                 C[b] += product
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2
+
+
+def symmetric(upper: Floats) -> Floats:
+    """Symmetric matrix with an upper triangle, whatever is below it."""
+    return np.triu(upper) + np.triu(upper, 1).T
 
 
 class NoiseState(NamedTuple):
@@ -313,6 +322,10 @@ class SquaredResiduals(Statistic):
         return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+        if self.bins.notion == "class_wise":
+            w2, numbers = weights_of(chunk) ** 2, _class_numbers(self.bins, chunk)
+            row_sums.add_to_class_bins(chunk.delta * chunk.delta, w2, numbers, state.squares)
+            return state
         return _add_squares(self.bins, state, chunk, lambda _p, _complement, delta: delta * delta)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
@@ -349,6 +362,10 @@ class LabelVariances(Statistic):
         def variance(p: Floats, complement: Floats, _delta: Floats) -> Floats:
             return p * np.maximum(complement, 0.0)
 
+        if self.bins.notion == "class_wise":
+            w2, numbers = weights_of(chunk) ** 2, _class_numbers(self.bins, chunk)
+            row_sums.add_class_variances(chunk.q, w2, numbers, state.squares)
+            return state
         return _add_squares(self.bins, state, chunk, variance)
 
 
@@ -374,12 +391,11 @@ def _no_squares(bins: BinnedRows, classes: int) -> SquareState:
 def _add_squares(
     bins: BinnedRows, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
 ) -> SquareState:
-    """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins."""
+    """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins.
+
+    The bins are of a scalar notion.
+    """
     w2 = weights_of(chunk) ** 2
-    if bins.notion == "class_wise":
-        squares = square(chunk.q, 1.0 - chunk.q, chunk.delta)
-        row_sums.add_to_class_bins(squares, w2, _class_numbers(bins, chunk), state.squares)
-        return state
     p, complement, delta, _ = chunk.event(bins.notion)
     numbers = bins.numbers(p)
     state.squares[...] += np.bincount(

@@ -12,6 +12,7 @@ from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
 from calibscale.compiled import elementary, random_draws, row_sums, tile_strips
+from calibscale.compiled.gram_products import upper_gram
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import LOG_SMALLEST
@@ -231,6 +232,13 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
         residuals = np.zeros((10, len(edges) - 1))
         row_sums.add_to_class_bins(delta_of_classes, weight, bins, residuals)
         np.testing.assert_array_equal(residuals, by_class[..., 4])
+        variances = np.zeros((10, len(edges) - 1))
+        row_sums.add_class_variances(p_of_classes, weight, bins, variances)
+        # a prediction above 1, by rounding of its row, has no variance
+        values = weight * p * np.maximum(1 - p, 0)
+        np.testing.assert_allclose(
+            variances, [np.bincount(numbers, values, len(edges) - 1)] * 10, rtol=1e-13, atol=1e-15
+        )
         for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
             expected = [
                 len(members),
@@ -348,7 +356,10 @@ def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
     assert not any(wide in text for text in other.inspect_llvm().values())
 
 
-@pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 3), (2, 1), (300, 10), (50, 101)])
+# strips of 128 rows are full, or one row longer or shorter
+@pytest.mark.parametrize(
+    ("rows", "width"), [(0, 3), (1, 3), (2, 1), (50, 101), (127, 2), (128, 2), (129, 2), (300, 10)]
+)
 def test_distances_of_rows_equal_those_of_scipy(rows, width):
     points = np.random.default_rng(rows).dirichlet(np.full(width, 0.3), rows)
     assert np.array_equal(elementary.distances_within(points), pdist(points))
@@ -377,6 +388,33 @@ def test_take_rows__are_rows_of_the_first_and_then_of_the_second(rng):
     for size in (0, 4, 6):  # of the first array
         row_sums.take_rows(rows[:size], rows[size:], positions, out)
         np.testing.assert_array_equal(out, rows[positions])
+
+
+def test_take_predictions__are_rows_of_the_first_and_then_heads_beside_predictions(rng):
+    rows, heads, q = rng.normal(size=(3, 5)), rng.normal(size=(4, 2)), rng.normal(size=(4, 3))
+    positions = np.array([5, 0, 3, 6])
+    out = np.empty((4, 5))
+    row_sums.take_predictions(rows, heads, q, positions, out)
+    np.testing.assert_array_equal(out, np.vstack([rows, np.hstack([heads, q])])[positions])
+
+
+@pytest.mark.parametrize("classes", [1, 7, 8, 9, 20])
+def test_add_upper_rows__adds_rows_of_the_symmetric_matrix(rng, classes):
+    matrix = rng.normal(size=(20, 20))
+    matrix += matrix.T
+    sums = np.ones((classes, 20))
+    row_sums.add_upper_rows(np.triu(matrix), sums)
+    np.testing.assert_array_equal(sums, 1.0 + matrix[:classes])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 1), (5, 3), (300, 17), (7, 210)])
+def test_upper_gram__is_the_upper_triangle_of_the_product(rng, rows, width):
+    a = rng.normal(size=(rows, width))
+    for matrix in (a, np.asfortranarray(a), a[::-1]):
+        # rounding of sums of as many terms as rows, of size 1
+        np.testing.assert_allclose(
+            upper_gram(matrix), np.triu(matrix.T @ matrix), rtol=1e-12, atol=1e-13 * (rows + 1)
+        )
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -19,6 +19,16 @@ def source_of(K: int, n: int, spread: float = 0.3, seed: int = 0) -> cs.ArraySou
     return cs.from_arrays(probabilities=q, labels=y, weights=rng.random(n))
 
 
+def joint_errors(F: int) -> list[cs.Estimator]:
+    features = cs.RandomFourier(F)
+    return [
+        cs.JKCE(features),
+        cs.JKCEBiased(features),
+        cs.JKCE(features, kernel="gaussian"),
+        cs.JKCEBiased(features, kernel="gaussian"),
+    ]
+
+
 def estimators(F: int, **settings: Any) -> list[cs.Estimator]:
     features = cs.RandomFourier(F)
     return [
@@ -35,7 +45,7 @@ def estimators(F: int, **settings: Any) -> list[cs.Estimator]:
 @pytest.mark.parametrize("K", [2, 10])
 def test_left_out_groups__have_the_values_of_separate_solutions(K, F):
     source = source_of(K, 500)
-    for estimator in estimators(F):
+    for estimator in [*estimators(F), *joint_errors(F)]:
         bound, states = bound_states(source, estimator)
         values = bound.without_frequencies(*states)
         expected = frequencies_left_out(bound.features, states[0], bound.value, *states[1:])
