@@ -1,4 +1,4 @@
-"""Products AᵀA by the BLAS of SciPy, of which one triangle is computed.
+"""One triangle of products AᵀA, by the BLAS of SciPy.
 
 NumPy computes one triangle too, but then copies it to the other one, which takes as long as half of
 the product where A has fewer rows than columns.

@@ -10,10 +10,13 @@ from typing import Any, Self
 import numpy as np
 
 from calibscale.addresses import raise_from, without_secrets
+from calibscale.array_types import Ints
 from calibscale.compiled import random_draws
 from calibscale.data.file_systems import address_of, server_failure
 from calibscale.data.row_shards import read_rows, shards_of
 from calibscale.data.times import time_label
+from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.threads import mapped
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.predictions.blocks import Block
@@ -31,6 +34,8 @@ PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns
 LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
 _SAMPLED = 1000  # outcomes that determine the kernel on targets
+_SAMPLED_BYTES = 2**26  # for the chunks of a sample that are read at the same time
+_MOST_THREADS = 4  # that read a sample
 _TOLERANCE = 1e-4  # deviation from 1 of row sums of probabilities in float32 or float64
 
 
@@ -300,12 +305,22 @@ class ArraySource:
         draws = (u.reshape(-1) * self.rows).astype(np.int64)
         _, first = np.unique(draws, return_index=True)
         chosen = np.sort(draws[np.sort(first)[:count]])
-        chunk = self.chunk_rows
-        # Neighbouring rows, and rows of a chunk, are read together.
-        for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
+        chunk = max(self.chunk_rows, 1024)
+
+        def read(group: Ints) -> Block:
             block = self.read(int(group[0]), int(group[-1]) + 1, covariates)
             # A sample has rows outside of a part, too.
-            yield block.take(group - group[0], block.start)._replace(left_out=None)
+            return block.take(group - group[0], block.start)._replace(left_out=None)
+
+        # Neighbouring rows, and rows of a chunk, are read together.  A sample has rows of nearly
+        # all chunks of a store of many classes.
+        groups = np.split(chosen, np.flatnonzero(np.diff(chosen // chunk)) + 1)
+        if self.in_memory or self.in_order:
+            yield from map(read, groups)
+            return
+        room = _SAMPLED_BYTES // max(2 * chunk * self.row_bytes, 1)  # as stored and as decoded
+        threads = max(1, min(available_cpus(), _MOST_THREADS, room))
+        yield from mapped(read, groups, threads)
 
     def _take(self, column: Any, name: str, start: int, stop: int) -> Any:
         if column is None:
