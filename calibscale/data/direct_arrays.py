@@ -202,7 +202,7 @@ def _chunk_in_shard(path: Path, place: int, count: int) -> bytes | None:
         index_bytes = count * _ENTRY_BYTES + _CHECKSUM_BYTES
         end = os.fstat(file.fileno()).st_size - index_bytes
         if end < 0:
-            raise ValueError(f"shard file {path.name} is truncated")
+            raise ValueError(f"shard file {path} is truncated")
         file.seek(end)
         index = _checked(np.frombuffer(file.read(index_bytes), np.uint8), f"the index of {path}")
         offset, size = (int(number) for number in index.view("<u8").reshape(count, 2)[place])

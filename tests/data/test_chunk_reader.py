@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -15,7 +16,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec, Zst
 import calibscale.data.source
 from calibscale import LogitStore, StoreError
 from calibscale.cli import cli
-from calibscale.data.direct_arrays import direct_array, group_attributes
+from calibscale.data.direct_arrays import DirectArray, direct_array, group_attributes
 
 OURS = [BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()]
 
@@ -83,6 +84,99 @@ def test_direct_array__a_chunk_that_is_a_pipe_is_an_error(store, tmp_path):
         LogitStore.open(tmp_path / "s.zarr").source.read(0, 64)
 
 
+# ---------------------------------------------------------------- shards
+
+SHARDS = {"shape": (100, 3), "chunks": (10, 3), "dtype": "f4", "compressors": OURS}
+
+
+@pytest.fixture
+def shards(tmp_path, rng):
+    """Path and numbers of an array of three shards of four chunks, the last with two chunks."""
+    path, values = tmp_path / "shards", rng.normal(size=(100, 3)).astype(np.float32)
+    zarr.create_array(path, **SHARDS, shards=(40, 3))[:] = values
+    return path, values
+
+
+@pytest.mark.parametrize(
+    "rows", [(0, 100), (0, 10), (39, 41), (9, 11), (12, 17), (1, 99), (95, 100), (5, 5), (100, 100)]
+)
+def test_shards__equal_zarr(shards, rows):
+    path, values = shards
+    array = zarr.open_array(path, mode="r")
+    direct = pickle.loads(pickle.dumps(direct_array(path)))
+    assert (direct.shape, direct.chunks, direct.dtype) == (array.shape, array.chunks, array.dtype)
+    np.testing.assert_array_equal(direct[slice(*rows)], array[slice(*rows)])
+    np.testing.assert_array_equal(direct[slice(*rows)], values[slice(*rows)])
+
+
+def test_shards__missing_chunks_and_files_are_fill_values(tmp_path):
+    array = zarr.create_array(tmp_path / "a", **SHARDS, shards=(40, 3), fill_value=-2.0)
+    array[10:20] = 1.0  # one chunk of the first shard, and no other shard
+    expected = np.where((np.arange(100) // 10 == 1)[:, None], np.ones(3), -2.0)
+    np.testing.assert_array_equal(direct_array(tmp_path / "a")[0:100], expected)
+    np.testing.assert_array_equal(array[:], expected)
+
+
+def test_shards__of_a_store_are_read_without_zarr(tmp_path, sharded, rng):
+    logits, labels = rng.normal(size=(2500, 3)).astype(np.float32), rng.integers(0, 3, 2500)
+    created = LogitStore.create(tmp_path / "s.zarr", classes=3, expected_rows=2500)
+    with created.writer() as writer:
+        writer.append(logits, labels)
+    assert created.info()["shard_rows"] == 16 * 64
+    source = LogitStore.open(tmp_path / "s.zarr").source
+    assert isinstance(source.values, DirectArray)
+    block = source.read(0, 2500)
+    np.testing.assert_array_equal(block.values, logits)
+    np.testing.assert_array_equal(block.labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (0, r"the checksum of chunk 0 of shard file c/0/0 does not match"),
+        (-1, r"the checksum of the index of .*c/0/0 does not match"),
+        (-60, r"the checksum of the index of .*c/0/0 does not match"),
+    ],
+)
+def test_shards__a_flipped_bit_is_an_error(shards, at, message):
+    path, _ = shards
+    file = path / "c/0/0"
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        direct_array(path)[0:10]
+
+
+@pytest.mark.parametrize("size", [0, 3, 67])
+def test_shards__a_file_shorter_than_its_index_is_an_error(shards, size):
+    path, _ = shards
+    file = path / "c/0/0"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"shard file .*c/0/0 is truncated"):
+        direct_array(path)[0:10]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ((0, 2**63), "leads beyond its end"),
+        ((2**64 - 1, 100), "leads beyond its end"),
+        ((0, 3), "chunk 0 of shard file c/0/0 is truncated: it has 3 bytes"),
+    ],
+)
+def test_shards__an_index_with_other_places_is_an_error(shards, entry, message):
+    path, _ = shards
+    file = path / "c/0/0"
+    content = file.read_bytes()
+    index = np.frombuffer(content[-68:-4], "<u8").reshape(4, 2).copy()
+    index[0] = entry
+    checksum = google_crc32c.value(index.tobytes()).to_bytes(4, "little")
+    file.write_bytes(content[:-68] + index.tobytes() + checksum)
+    with pytest.raises(ValueError, match=message):
+        direct_array(path)[0:10]
+
+
 def test_store__of_storage_transformers_is_refused(store, tmp_path):
     """zarr ignores storage transformers and would return undecoded chunks."""
     place = tmp_path / "s.zarr/logits/zarr.json"
@@ -111,6 +205,8 @@ def test_command__a_truncated_chunk_is_named_with_a_remedy(store, tmp_path):
         dict(compressors=None),
         dict(chunks=(10, 2)),
         dict(shards=(20, 3)),
+        dict(shards={"shape": (20, 3), "index_location": "start"}, compressors=OURS),
+        dict(shards=(20, 4), chunks=(10, 2), compressors=OURS),
         dict(zarr_format=2),
         dict(chunk_key_encoding={"name": "v2", "separator": "/"}),
         dict(serializer=BytesCodec(endian="big"), compressors=OURS),

@@ -23,6 +23,7 @@ from calibscale import (
     TCE2,
     Accuracy,
     Brier,
+    LogitStore,
     OptionError,
     RandomFourier,
     StoreError,
@@ -499,6 +500,26 @@ def test_sample__does_not_depend_on_how_rows_are_stored(tmp_path, columns):
         source = from_arrays(logits=stored, labels=columns["labels"])
         redrawn = np.concatenate([block.values for block in source.sample(300)])
         np.testing.assert_array_equal(redrawn, drawn)
+
+
+@pytest.mark.parametrize("cpus", [1, 3])
+def test_sample__of_a_store_is_read_on_any_number_of_threads(
+    tmp_path, rng, monkeypatch, small_chunks, cpus
+):
+    monkeypatch.setattr("calibscale.data.source.available_cpus", lambda: cpus)
+    logits, labels = rng.normal(size=(6000, 2)), rng.integers(0, 2, 6000)
+    plain = from_arrays(logits=logits, labels=labels)
+    store = LogitStore.create(tmp_path / "s.zarr", classes=2, dtype="float64")
+    with store.writer() as writer:
+        writer.append(logits, labels)
+    blocks = list(store.source.sample(300))
+    assert len(blocks) == 6  # 1,024 rows are read together
+    drawn = list(plain.sample(300))
+    for name in ("values", "labels"):
+        stored, expected = (
+            np.concatenate([getattr(block, name) for block in sample]) for sample in (blocks, drawn)
+        )
+        np.testing.assert_array_equal(stored, expected)
 
 
 def test_source__part_holds_its_rows_and_their_numbers(columns):
