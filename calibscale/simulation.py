@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +17,7 @@ from calibscale.compiled import random_draws
 from calibscale.data.arrays import from_arrays
 from calibscale.data.store import LogitStore
 from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.threads import WorkerThreads
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
@@ -269,18 +268,26 @@ def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[D
     """Yield `count` rows from `first` on in order, drawn by threads."""
     # Batches hold about equally many numbers, whatever the number of classes.
     step = max(1, _BATCH_NUMBERS // generator.classes)
-    workers = available_cpus()
-    waiting: deque[Future[Draw]] = deque()
-    with ThreadPoolExecutor(workers, "calibscale") as pool:
-        for start in range(first, first + count, step):
-            stop = min(start + step, first + count)
+    starts = range(first, first + count, step)
+
+    def batch(start: int) -> Draw:
+        return generator.draw(seed, start, min(start + step, first + count))
+
+    threads = available_cpus()
+    started, drawn = 0, dict[int, Draw]()
+    with WorkerThreads(threads) as workers:
+        for number in range(len(starts)):
             # Draws leave in order, and at most two for each thread wait, so that memory does not
             # grow with the number of rows.
-            waiting.append(pool.submit(generator.draw, seed, start, stop))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            while started < min(len(starts), number + 2 * threads + 1):
+                workers.start(started, batch, starts[started])
+                started += 1
+            while number not in drawn:
+                finished, draw, error = workers.next_finished()
+                if error is not None:
+                    raise error
+                drawn[finished] = draw
+            yield drawn.pop(number)
 
 
 def configured(

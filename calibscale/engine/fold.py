@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,7 @@ from calibscale.engine.dask_connection import available_cpus
 from calibscale.engine.memory import parse_bytes
 from calibscale.engine.merge_tree import Add, Outcomes, Progress, Runs, Task, merged
 from calibscale.engine.schedulers import parse_scheduler, within_memory
-from calibscale.engine.threads import one_thread, parts_on_threads, threads_can_start
+from calibscale.engine.threads import WorkerThreads, one_thread, parts_on_threads, threads_can_start
 
 
 def fold(
@@ -80,47 +79,32 @@ def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint
     return merged(task, 1, execute, report, checkpoint)
 
 
-def _finished_first(pending: Iterable[Future]) -> set[Future]:
-    """Futures that are finished, once there is one."""
-    try:
-        return wait(pending, return_when=FIRST_COMPLETED).done
-    except RuntimeError as error:
-        # Python releases a lock that it does not hold if Ctrl+C comes while it takes it back.  The
-        # error of the lock then hides the interrupt.
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        raise
-
-
-def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
+def _fold_threads(task: Task, count: int, report: Progress) -> Any:
     def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
         todo = iter(runs)
-        pending: dict[Future, int] = {}
 
         def run(block: int) -> None:
             # The thread merges its state as well, so that fewer states wait.
-            with one_thread():
-                add(block, task.state(block))
+            add(block, task.state(block))
 
         if not threads_can_start():
             for block in todo:
-                run(block)
+                with one_thread():
+                    run(block)
                 yield block, None
             return
-        with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
-            try:
-                while True:
-                    # One block waits, so that no thread does when its block is finished.
-                    free = 0 if stopped() else workers + 1 - len(pending)
-                    pending |= {pool.submit(run, block): block for block in islice(todo, free)}
-                    if not pending:
-                        break
-                    for future in _finished_first(pending):
-                        yield pending.pop(future), future.exception()
-            except (
-                BaseException
-            ):  # after an interrupt, finish the running blocks and start no others
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        with one_thread(), WorkerThreads(count) as workers:
+            running = 0
+            while True:
+                # One block waits, so that no thread does when its block is finished.
+                free = 0 if stopped() else count + 1 - running
+                for block in islice(todo, free):
+                    workers.start(block, run, block)
+                    running += 1
+                if not running:
+                    return
+                block, _, error = workers.next_finished()
+                running -= 1
+                yield block, error
 
     return merged(task, 1, execute, report)

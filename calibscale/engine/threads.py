@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeVar
+from operator import itemgetter
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 from calibscale.forks import renew_in_children
+from calibscale.signals import undisturbed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,48 +143,76 @@ def in_one_part(work: Callable[[slice], object], units: int) -> None:
     work(slice(0, units))
 
 
+class WorkerThreads:
+    """Threads that run calls, with BLAS of one thread, for a caller that may be interrupted.
+
+    A KeyboardInterrupt inside the conditions of `threading`, by which a thread submits calls and
+    waits for futures, leaves them locked, and the thread on the other side waits for ever.  Calls
+    are therefore submitted without interrupts, and the caller waits for a queue without conditions.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, "calibscale")
+        self._finished: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # After an error or an interrupt, running calls are finished, and no others start.
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def start(self, number: int, function: Callable[[Any], Any], argument: Any) -> None:
+        """Call a function on a thread, as soon as one is free."""
+
+        def call() -> None:
+            try:
+                with one_thread():
+                    result = function(argument)
+            except BaseException as error:
+                self._finished.put((number, None, error))
+            else:
+                self._finished.put((number, result, None))
+
+        with undisturbed():
+            self._pool.submit(call)
+
+    def next_finished(self) -> tuple[int, Any, BaseException | None]:
+        """Number of a call that is finished, with its result or its error, once there is one."""
+        return self._finished.get()
+
+    def results(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Results of a function of each item, or the error of the first item with one."""
+        count = 0
+        for item in items:
+            self.start(count, function, item)
+            count += 1
+        outcomes = sorted((self.next_finished() for _ in range(count)), key=itemgetter(0))
+        for _, _, error in outcomes:
+            if error is not None:
+                raise error
+        return [result for _, result, _ in outcomes]
+
+
 @contextmanager
 def parts_on_threads(threads: int) -> Iterator[RunParts]:
     """Context with a function that calls `work` for slices of independent units on threads."""
     if threads == 1 or not threads_can_start():
         yield in_one_part
         return
-    with ThreadPoolExecutor(threads) as pool:
+    with WorkerThreads(threads) as workers:
 
         def run_parts(work: Callable[[slice], object], units: int) -> None:
             size = max(1, units // (8 * threads))  # short parts end at about the same time
-            futures = [
-                pool.submit(_alone, work, slice(start, start + size))
-                for start in range(0, units, size)
-            ]
-            try:
-                for future in futures:
-                    future.result()
-            finally:  # after an error or an interrupt
-                for future in futures:
-                    future.cancel()
+            workers.results(work, (slice(start, start + size) for start in range(0, units, size)))
 
         yield run_parts
 
 
 def mapped(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
     """Results of a function of each item.  Each thread computes one item at a time."""
-
-    def compute(item: T) -> R:
-        with one_thread():
-            return function(item)
-
     if threads == 1 or len(items) < 2 or not threads_can_start():
-        return [compute(item) for item in items]
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(compute, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:  # after an error or an interrupt
-            for future in futures:
-                future.cancel()
-
-
-def _alone(work: Callable[[slice], object], units: slice) -> None:
-    with one_thread():
-        work(units)
+        with one_thread():
+            return [function(item) for item in items]
+    with WorkerThreads(threads) as workers:
+        return workers.results(function, items)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -26,7 +25,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
 from calibscale.engine.dask_connection import available_cpus
-from calibscale.engine.threads import one_thread
+from calibscale.engine.threads import mapped, one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.monte_carlo import result_of
@@ -343,8 +342,7 @@ def _estimate(
 
 def _summed(ledger: Ledger, runs: Sequence[Sequence[Entry]], section: str) -> list[Sum]:
     """Sums of a section over runs of days, up to four at a time."""
-    with ThreadPoolExecutor(min(4, available_cpus()), "calibscale") as pool:
-        return list(pool.map(lambda run: sum_of(ledger, run, section), runs))
+    return mapped(lambda run: sum_of(ledger, run, section), runs, min(4, available_cpus()))
 
 
 def _left_out(sums: list[Floats]) -> Iterator[Floats]:
