@@ -274,20 +274,10 @@ def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[D
         return generator.draw(seed, start, min(start + step, first + count))
 
     threads = available_cpus()
-    started, drawn = 0, dict[int, Draw]()
     with WorkerThreads(threads) as workers:
-        for number in range(len(starts)):
-            # Draws leave in order, and at most two for each thread wait, so that memory does not
-            # grow with the number of rows.
-            while started < min(len(starts), number + 2 * threads + 1):
-                workers.start(started, batch, starts[started])
-                started += 1
-            while number not in drawn:
-                finished, draw, error = workers.next_finished()
-                if error is not None:
-                    raise error
-                drawn[finished] = draw
-            yield drawn.pop(number)
+        # Draws leave in order, and at most two for each thread wait, so that memory does not grow
+        # with the number of rows.
+        yield from workers.in_order(batch, starts, 2 * threads + 1)
 
 
 def configured(

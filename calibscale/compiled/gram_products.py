@@ -6,16 +6,17 @@ the product where A has fewer rows than columns.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable
-from ctypes import byref, c_char, c_double, c_int, c_void_p
+from ctypes import CFUNCTYPE, byref, c_char, c_double, c_int, c_void_p
 from functools import cache
-from typing import Any
 
 import numpy as np
+from numba.extending import get_cython_function_address
 
 from calibscale.array_types import Floats
+
+_KEPT_BYTES = 2**25  # of a matrix that a thread keeps: 2,048 features
 
 
 class _Buffer(threading.local):
@@ -27,9 +28,12 @@ class _Buffer(threading.local):
     matrix: Floats = np.zeros((0, 0))
 
     def of_size(self, size: int) -> Floats:
-        if len(self.matrix) != size:
-            self.matrix = np.zeros((size, size))
-        return self.matrix
+        if len(self.matrix) == size:
+            return self.matrix
+        matrix = np.zeros((size, size))
+        if matrix.nbytes <= _KEPT_BYTES:
+            self.matrix = matrix
+        return matrix
 
 
 _BUFFER = _Buffer()
@@ -58,13 +62,5 @@ def upper_gram(rows: Floats) -> Floats:
 @cache
 def _dsyrk() -> Callable[..., None]:
     """`dsyrk` of the BLAS of SciPy, which runs without the global interpreter lock."""
-    from scipy.linalg import cython_blas
-
-    capsule: Any = cython_blas.__pyx_capi__["dsyrk"]
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype = ctypes.c_char_p
-    api.PyCapsule_GetName.argtypes = [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    address = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
-    return ctypes.CFUNCTYPE(None, *[c_void_p] * 10)(address)
+    address = get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
+    return CFUNCTYPE(None, *[c_void_p] * 10)(address)

@@ -288,20 +288,22 @@ def _find_bins(p, edges, left_closed, out):
         for i in range(p.size):
             out[i] = _bin(p[i], edges, left_closed)
         return
-    # The index is the number of inner edges below p, and at p if bins are closed on the left.  The
-    # loop over rows has no branches, and is faster than a search.  It compares with four edges at
-    # a time, and the edges are filled up with NaN, which no prediction reaches.
+    # The index is the number of inner edges below p, and at p if bins are closed on the left.
+    # Comparing a row with four edges at a time, without branches, is faster than a search.  The
+    # edges are filled up with NaN, which no prediction reaches.
     inner = edges[1:-1]
     fours = np.full((inner.size + 3) // 4 * 4, np.nan)
     fours[: inner.size] = inner
     out[:] = 0
     for k in range(0, fours.size, 4):
         a, b, c, d = fours[k], fours[k + 1], fours[k + 2], fours[k + 3]
-        for i in range(p.size):
-            x = p[i]
-            if left_closed:
+        if left_closed:
+            for i in range(p.size):
+                x = p[i]
                 out[i] += (x >= a) + (x >= b) + (x >= c) + (x >= d)
-            else:
+        else:
+            for i in range(p.size):
+                x = p[i]
                 out[i] += (x > a) + (x > b) + (x > c) + (x > d)
 
 

@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from numcodecs import blosc
 _CHECKSUM_BYTES = 4  # CRC32C
 _SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
 _ENTRY_BYTES = 16  # of a chunk in the index of a shard: its offset and its size
-_NO_CHUNK = 2**64 - 1  # offset of a chunk that has the fill value alone
+_NO_CHUNK = 2**64 - 1  # offset and size of a chunk that has the fill value alone
 _METADATA = "zarr.json"
 _TYPES = tuple(
     np.dtype(code).name for code in ("?", *np.typecodes["AllInteger"], *np.typecodes["Float"])
@@ -66,7 +66,7 @@ def direct_array(folder: Path) -> DirectArray | None:
             and all(type(size) is int and size > 0 for size in layout.chunks)
             and layout.chunks[1:] == layout.shape[1:]
         )
-    except (LookupError, TypeError, ValueError, OverflowError):
+    except (LookupError, AttributeError, TypeError, ValueError, OverflowError):
         return None
     return DirectArray(folder, layout) if is_direct and len(layout.shape) else None
 
@@ -121,8 +121,8 @@ def _chunks_of_shards(
         return files, codecs
     shards = codecs[0]["configuration"]
     shape = tuple(shards["chunk_shape"])
-    if not all(type(size) is int and size > 0 for size in shape):
-        raise ValueError(shape)
+    if not all(type(size) is int and size > 0 for size in (*shape, *files.chunks)):
+        raise ValueError(shape, files.chunks)
     is_known = (
         len(codecs) == 1
         and shards["index_location"] == "end"
@@ -174,7 +174,7 @@ class DirectArray:
             if self._shard_chunks is None:
                 content, shown = _content(self._folder / name), f"chunk file {name}"
             else:
-                content = _chunk_in_shard(self._folder / name, place, self._shard_chunks)
+                content = self._chunk_in_shard(name, place, self._shard_chunks)
                 shown = f"chunk {place} of shard file {name}"
         except FileNotFoundError:
             content = None
@@ -192,26 +192,31 @@ class DirectArray:
         blosc.decompress(body, decoded)
         return decoded
 
+    def _chunk_in_shard(self, name: str, place: int, count: int) -> bytes | None:
+        """Content of one of the chunks of a shard, None if it has the fill value alone.
 
-def _chunk_in_shard(path: Path, place: int, count: int) -> bytes | None:
-    """Content of one of the chunks of a shard, None if it has the fill value alone.
+        The index after the chunks has the offset and the size of each.
+        """
+        with _opened(self._folder / name) as file:
+            index_bytes = count * _ENTRY_BYTES + _CHECKSUM_BYTES
+            end = os.fstat(file.fileno()).st_size - index_bytes
+            if end < 0:
+                raise ValueError(f"shard file {name} is truncated")
+            file.seek(end)
+            stored = np.frombuffer(file.read(index_bytes), np.uint8)
+            index = _checked(stored, f"the index of shard file {name}")
+            offset, size = (int(number) for number in index.view("<u8").reshape(count, 2)[place])
+            if offset == size == _NO_CHUNK:
+                return None
+            if offset + size > end:
+                raise ValueError(f"the index of shard file {name} leads beyond its end")
+            file.seek(offset)
+            return file.read(size)
 
-    The index after the chunks has the offset and the size of each.
-    """
-    with _opened(path) as file:
-        index_bytes = count * _ENTRY_BYTES + _CHECKSUM_BYTES
-        end = os.fstat(file.fileno()).st_size - index_bytes
-        if end < 0:
-            raise ValueError(f"shard file {path} is truncated")
-        file.seek(end)
-        index = _checked(np.frombuffer(file.read(index_bytes), np.uint8), f"the index of {path}")
-        offset, size = (int(number) for number in index.view("<u8").reshape(count, 2)[place])
-        if offset == size == _NO_CHUNK:
-            return None
-        if offset + size > end:
-            raise ValueError(f"the index of {path} leads beyond its end")
-        file.seek(offset)
-        return file.read(size)
+
+def is_zarr(array: Any) -> bool:
+    """Whether an array is one of zarr, which is not imported to find out."""
+    return type(array).__module__.partition(".")[0] == "zarr"
 
 
 def _checked(stored: np.ndarray, shown: str) -> np.ndarray:
@@ -229,10 +234,10 @@ def _content(path: Path) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
+def _opened(path: Path) -> Iterator[BufferedReader]:
     """Regular file, open to be read.  A pipe is refused, without a wait for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb", buffering=0) as file:
+    with open(handle, "rb") as file:  # with a buffer, as a read without may return less
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError(f"{path} is not a regular file")
         yield file

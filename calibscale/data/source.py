@@ -12,11 +12,12 @@ import numpy as np
 from calibscale.addresses import raise_from, without_secrets
 from calibscale.array_types import Ints
 from calibscale.compiled import random_draws
+from calibscale.data.direct_arrays import DirectArray, is_zarr
 from calibscale.data.file_systems import address_of, server_failure
 from calibscale.data.row_shards import read_rows, shards_of
 from calibscale.data.times import time_label
 from calibscale.engine.dask_connection import available_cpus
-from calibscale.engine.threads import mapped
+from calibscale.engine.threads import WorkerThreads, threads_can_start
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.predictions.blocks import Block
@@ -315,12 +316,23 @@ class ArraySource:
         # Neighbouring rows, and rows of a chunk, are read together.  A sample has rows of nearly
         # all chunks of a store of many classes.
         groups = np.split(chosen, np.flatnonzero(np.diff(chosen // chunk)) + 1)
-        if self.in_memory or self.in_order:
+        threads = self._sampling_threads(chunk)
+        if threads == 1 or not threads_can_start():
             yield from map(read, groups)
             return
+        with WorkerThreads(threads) as workers:
+            yield from workers.in_order(read, groups, 2 * threads)
+
+    def _sampling_threads(self, chunk: int) -> int:
+        """Number of threads that read chunks of a sample.
+
+        It is 1 unless all columns are zarr arrays, which several threads may read.
+        """
+        shards = [shard for column in self._columns for shard in shards_of(column)]
+        if not all(isinstance(shard, DirectArray) or is_zarr(shard) for shard in shards):
+            return 1
         room = _SAMPLED_BYTES // max(2 * chunk * self.row_bytes, 1)  # as stored and as decoded
-        threads = max(1, min(available_cpus(), _MOST_THREADS, room))
-        yield from mapped(read, groups, threads)
+        return max(1, min(available_cpus(), _MOST_THREADS, room))
 
     def _take(self, column: Any, name: str, start: int, stop: int) -> Any:
         if column is None:

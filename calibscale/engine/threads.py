@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
@@ -181,17 +180,27 @@ class WorkerThreads:
         """Number of a call that is finished, with its result or its error, once there is one."""
         return self._finished.get()
 
-    def results(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Results of a function of each item, or the error of the first item with one."""
-        count = 0
-        for item in items:
-            self.start(count, function, item)
-            count += 1
-        outcomes = sorted((self.next_finished() for _ in range(count)), key=itemgetter(0))
-        for _, _, error in outcomes:
+    def in_order(
+        self, function: Callable[[T], R], items: Sequence[T], most: int | None = None
+    ) -> Iterator[R]:
+        """Yield the result of a function of each item, in the order of the items.
+
+        At most `most` results wait, by default all.  The error of an item is raised in its place,
+        and the threads are of no further use after it.
+        """
+        finished: dict[int, tuple[Any, BaseException | None]] = {}
+        started = 0
+        for number in range(len(items)):
+            while started < min(len(items), number + (most or len(items))):
+                self.start(started, function, items[started])
+                started += 1
+            while number not in finished:
+                key, *outcome = self.next_finished()
+                finished[key] = outcome[0], outcome[1]
+            result, error = finished.pop(number)
             if error is not None:
                 raise error
-        return [result for _, result, _ in outcomes]
+            yield result
 
 
 @contextmanager
@@ -204,7 +213,9 @@ def parts_on_threads(threads: int) -> Iterator[RunParts]:
 
         def run_parts(work: Callable[[slice], object], units: int) -> None:
             size = max(1, units // (8 * threads))  # short parts end at about the same time
-            workers.results(work, (slice(start, start + size) for start in range(0, units, size)))
+            slices = [slice(start, start + size) for start in range(0, units, size)]
+            for _ in workers.in_order(work, slices):
+                pass
 
         yield run_parts
 
@@ -215,4 +226,4 @@ def mapped(function: Callable[[T], R], items: Sequence[T], threads: int) -> list
         with one_thread():
             return [function(item) for item in items]
     with WorkerThreads(threads) as workers:
-        return workers.results(function, items)
+        return list(workers.in_order(function, items))

@@ -273,8 +273,8 @@ def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
     except LinAlgError:
         pass
     sigma, U = eigh(S, UPLO="U")
-    damped = np.where(sigma > threshold * sigma[-1], sigma + ridge * n, np.inf)
-    return lambda columns: U @ ((U.T @ columns) / damped[:, None])
+    divisors = np.where(sigma > threshold * sigma[-1], sigma + ridge * n, np.inf)
+    return lambda columns: U @ ((U.T @ columns) / divisors[:, None])
 
 
 @dataclass(frozen=True)

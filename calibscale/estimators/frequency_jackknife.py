@@ -1,4 +1,4 @@
-"""Values of conditional kernel errors without each group of random frequencies, from one inverse.
+"""Values of conditional kernel errors without each group of random frequencies, from one factor.
 
 Leaving out a group of frequencies scales the remaining features by s = √(F/(F − b)), b being the
 number left out.  With D the diagonal matrix of these scales (1 for the linear features) and R the
@@ -125,13 +125,13 @@ def noise_traces(
 def _groups(moments: MomentState, n_frequencies: int, ridge: float) -> Iterator[_GroupOfFeatures]:
     """Each group of frequencies that is left out, with what groups of its size have in common."""
     first = len(moments.S) - 2 * n_frequencies
-    moments_by_size: dict[int, _DampedMoments] = {}  # at most two
+    damped_by_size: dict[int, _DampedMoments] = {}  # at most two
     for frequencies in frequency_groups(n_frequencies):
         count = len(frequencies)
-        if count not in moments_by_size:
+        if count not in damped_by_size:
             share = (n_frequencies - count) / n_frequencies
-            moments_by_size[count] = _damped(moments, first, share, ridge)
-        damped = moments_by_size[count]
+            damped_by_size[count] = _damped(moments, first, share, ridge)
+        damped = damped_by_size[count]
         columns = np.concatenate([first + frequencies, first + n_frequencies + frequencies])
         rows = damped.of_frequencies[:, columns - first].T
         block = cho_factor(rows[:, columns], check_finite=False)

@@ -427,17 +427,18 @@ class JKCE(MomentError):
     def without_frequencies(self, *states: Any) -> Floats:
         (moments,) = states
         assert isinstance(self.features, RandomFourier)
-        count, form = self.features.n_features, self.quadratic(moments)
+        count = self.features.n_features
         # |C|² is a sum over features.  φ carries 1/√F, and t is the same for all frequencies.
         squares = np.einsum("ij,ij->j", moments.C, moments.C)
         linear = self.kernel == "linear+gaussian"
+        own = float(moments.t if linear else moments.d)
         constant = float(squares[: -2 * count].sum()) if linear else 0.0
         waves = squares[-2 * count :].reshape(2, count).sum(axis=0)
         values = []
         for group in frequency_groups(count):
             scale = count / (count - len(group))
             size = constant + scale * float(np.delete(waves, group).sum())
-            values.append(self._normalized(size, form.own, moments))
+            values.append(self._normalized(size, own, moments))
         return np.array(values)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:

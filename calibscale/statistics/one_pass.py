@@ -22,11 +22,6 @@ from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Replicates, Statistic
 
 States = dict[Statistic, Any]
-# Moments of many classes take more memory than the predictions of few rows.  Adding the states of
-# two blocks then takes a large share of a pass, unless a block has several reads.
-_WIDE = 256  # least number of classes
-_MOST_READS = 4  # of a block
-_MANY_BLOCKS = 128  # that remain, so that many workers are busy to the end
 MAX_GROUPS = 1000  # each group has states of its own in memory
 
 
@@ -48,16 +43,12 @@ class MoreGroupsError(CalibscaleError):
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """Engine task of one pass.  Memory is planned for `groups` groups.
-
-    A block is read in parts of `read_rows` rows.
-    """
+    """Engine task of one pass.  Memory is planned for `groups` groups."""
 
     source: ArraySource
     statistics: tuple[Statistic, ...]
     rules: Rules
     block_rows: int
-    read_rows: int
     blocks: int
     split: Split | None = None
     groups: int = 1
@@ -73,11 +64,11 @@ class Scan:
 
     @property
     def block_bytes(self) -> int:
-        # A part of the block as stored and as decoded, and a chunk with its features.
+        # The block as stored and as decoded, and a chunk with its features.
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 3 * m + 20) + self.state_bytes
-        return 2 * self.source.row_bytes * self.read_rows + work
+        return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:
         start = first * self.block_rows
@@ -102,12 +93,10 @@ class Scan:
     def state(self, block: int) -> PassResult:
         start = block * self.block_rows - self.source.first_row
         stop = min(start + self.block_rows, self.source.rows)
+        rows = self.source.read(start, stop, covariates=self.rules.reads_covariates)
         result = PassResult(RowCounts(), {}, {})
-        for low in range(start, stop, self.read_rows):
-            high = min(low + self.read_rows, stop)
-            rows = self.source.read(low, high, covariates=self.rules.reads_covariates)
-            for chunk, counts in chunks(rows, self.rules):
-                result = self.add(result, chunk, counts)
+        for chunk, counts in chunks(rows, self.rules):
+            result = self.add(result, chunk, counts)
         return result
 
     def add(self, result: PassResult, chunk: Chunk, counts: RowCounts) -> PassResult:
@@ -205,11 +194,8 @@ def scan_of(
         replicates=max((s.draws for s in drawn), default=0),
         segment_rows=next((s.segment_rows for s in drawn if s.segment_rows), None),
     )
-    read_rows = block_rows or source.block_rows
-    size = read_rows
-    if block_rows is None and source.n_features >= _WIDE:
-        size *= max(1, min(_MOST_READS, source.rows // (read_rows * _MANY_BLOCKS)))
-    return Scan(source, statistics, rules, size, read_rows, -(-source.rows // size), split)
+    size = block_rows or source.block_rows
+    return Scan(source, statistics, rules, size, -(-source.rows // size), split)
 
 
 def scan(task: Scan, execution: Execution) -> PassResult:

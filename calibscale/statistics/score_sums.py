@@ -32,8 +32,8 @@ _LEAST_SQUARE = 1e-4
 class MomentState(NamedTuple):
     """n, Σw, Σw², S = Σwφφᵀ (m, m), C = Σwδφᵀ (K, m), d = Σw²|δ|² and t = Σw²|δ|²|φ|².
 
-    S is symmetric, and only its upper triangle is computed.  States of earlier versions have both
-    triangles.
+    S is symmetric, and only its upper triangle is computed and read: see `symmetric`.  Below the
+    diagonal are zeros, or the same numbers in states of earlier versions.
     """
 
     n: Floats
@@ -393,7 +393,7 @@ def _add_squares(
 ) -> SquareState:
     """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins.
 
-    The bins are of a scalar notion.
+    Class-wise bins have kernels of their own.
     """
     w2 = weights_of(chunk) ** 2
     p, complement, delta, _ = chunk.event(bins.notion)

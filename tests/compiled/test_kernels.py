@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
-from calibscale.compiled import elementary, random_draws, row_sums, tile_strips
+from calibscale.compiled import elementary, gram_products, random_draws, row_sums, tile_strips
 from calibscale.compiled.gram_products import upper_gram
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
@@ -415,6 +416,20 @@ def test_upper_gram__is_the_upper_triangle_of_the_product(rng, rows, width):
         np.testing.assert_allclose(
             upper_gram(matrix), np.triu(matrix.T @ matrix), rtol=1e-12, atol=1e-13 * (rows + 1)
         )
+
+
+def test_upper_gram__of_a_thread_is_not_changed_by_other_threads(rng):
+    a, b = rng.normal(size=(2, 30, 40))
+    product = upper_gram(a)
+    with ThreadPoolExecutor(1) as pool:
+        of_thread = pool.submit(upper_gram, b).result()
+    np.testing.assert_allclose(product, np.triu(a.T @ a), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(of_thread, np.triu(b.T @ b), rtol=1e-12, atol=1e-12)
+
+
+def test_upper_gram__keeps_no_large_matrix(rng):
+    upper_gram(rng.normal(size=(3, 2100)))
+    assert len(gram_products._BUFFER.matrix) < 2100
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -134,8 +134,8 @@ def test_shards__of_a_store_are_read_without_zarr(tmp_path, sharded, rng):
     ("at", "message"),
     [
         (0, r"the checksum of chunk 0 of shard file c/0/0 does not match"),
-        (-1, r"the checksum of the index of .*c/0/0 does not match"),
-        (-60, r"the checksum of the index of .*c/0/0 does not match"),
+        (-1, r"the checksum of the index of shard file c/0/0 does not match"),
+        (-60, r"the checksum of the index of shard file c/0/0 does not match"),
     ],
 )
 def test_shards__a_flipped_bit_is_an_error(shards, at, message):
@@ -153,7 +153,7 @@ def test_shards__a_file_shorter_than_its_index_is_an_error(shards, size):
     path, _ = shards
     file = path / "c/0/0"
     file.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(ValueError, match=r"shard file .*c/0/0 is truncated"):
+    with pytest.raises(ValueError, match="shard file c/0/0 is truncated"):
         direct_array(path)[0:10]
 
 
@@ -175,6 +175,34 @@ def test_shards__an_index_with_other_places_is_an_error(shards, entry, message):
     file.write_bytes(content[:-68] + index.tobytes() + checksum)
     with pytest.raises(ValueError, match=message):
         direct_array(path)[0:10]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("shard", [40.0, 3]),
+        ("shard", [0, 3]),
+        ("shard", [-40, 3]),
+        ("shard", [True, 3]),
+        ("shard", [45, 3]),
+        ("chunk", [10.0, 3]),
+        ("chunk", [0, 3]),
+        ("codecs", "abc"),
+        ("codecs", [{"name": "bytes", "configuration": None}]),
+        ("index_codecs", [{"name": "bytes", "configuration": {"endian": "big"}}]),
+        ("index_codecs", [{"name": "bytes", "configuration": {"endian": "little"}}]),
+    ],
+)
+def test_shards__of_other_metadata_are_left_to_zarr(shards, place, value):
+    path, _ = shards
+    meta = json.loads((path / "zarr.json").read_text())
+    if place == "shard":
+        meta["chunk_grid"]["configuration"]["chunk_shape"] = value
+    else:
+        key = {"chunk": "chunk_shape"}.get(place, place)
+        meta["codecs"][0]["configuration"][key] = value
+    (path / "zarr.json").write_text(json.dumps(meta))
+    assert direct_array(path) is None
 
 
 def test_store__of_storage_transformers_is_refused(store, tmp_path):
@@ -204,7 +232,7 @@ def test_command__a_truncated_chunk_is_named_with_a_remedy(store, tmp_path):
     [
         dict(compressors=None),
         dict(chunks=(10, 2)),
-        dict(shards=(20, 3)),
+        dict(shards=(20, 3)),  # of compressors that are not ours
         dict(shards={"shape": (20, 3), "index_location": "start"}, compressors=OURS),
         dict(shards=(20, 4), chunks=(10, 2), compressors=OURS),
         dict(zarr_format=2),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.statistics.score_sums import frequencies_left_out
+from calibscale.statistics.score_sums import frequencies_left_out, symmetric
 from tests.support.states import bound_states
 
 
@@ -52,6 +52,26 @@ def test_left_out_groups__have_the_values_of_separate_solutions(K, F):
         assert len(values) == min(F, 20)
         # the difference of two sums of squares in the centred error loses about two digits
         np.testing.assert_allclose(values, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("ridge", [None, 0.0])
+def test_moments__below_the_diagonal_are_not_read(ridge):
+    # states of earlier versions have both triangles; without a ridge there is a pseudo-inverse
+    source, features = source_of(3, 60), cs.RandomFourier(20)
+    for estimator in [
+        cs.CMMD(features, exponent=2.0, ridge=ridge),
+        *([] if ridge == 0.0 else [*estimators(20), *joint_errors(20)]),
+    ]:
+        bound, (moments, *noise) = bound_states(source, estimator)
+        both = moments._replace(S=symmetric(moments.S))
+        unread = moments._replace(S=np.where(np.tri(len(both.S), k=-1) > 0, np.nan, moments.S))
+        phi = np.eye(len(both.S))
+        for states in ([both, *noise], [unread, *noise]):
+            expected = bound.without_frequencies(moments, *noise)
+            np.testing.assert_array_equal(bound.without_frequencies(*states), expected)
+            assert bound.value(*states) == bound.value(moments, *noise)
+            vectors = bound.form_vectors(moments, *noise)(phi)
+            np.testing.assert_array_equal(bound.form_vectors(*states)(phi), vectors)
 
 
 @pytest.mark.long
