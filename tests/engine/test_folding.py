@@ -551,18 +551,3 @@ def test_available_cpus__are_those_of_the_affinity_mask_and_the_quota():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert process.stdout == "1\n"
-
-
-def test_interrupt__hidden_by_the_error_of_a_lock_is_an_interrupt(monkeypatch):
-    """`Condition.wait` may raise a RuntimeError while an interrupt ends it."""
-
-    def interrupted(*_arguments, **_options):
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise RuntimeError("release unlocked lock")
-
-    monkeypatch.setattr("calibscale.engine.fold.wait", interrupted)
-    source = cs.from_arrays(probabilities=np.full((100, 2), 0.5), labels=np.zeros(100, int))
-    with pytest.raises(KeyboardInterrupt):
-        cs.evaluate(source, "ece", scheduler="threads:2")

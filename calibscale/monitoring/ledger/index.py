@@ -374,9 +374,11 @@ def append(path: Path, index: Index, line: bytes) -> None:
             try:
                 file.truncate(index.size)  # drop an incomplete line of a killed writer
                 file.seek(index.size)
-                written = file.write(line)
-                if written != len(line):
-                    raise OSError(f"{written} of {len(line)} bytes were written")
+                rest = memoryview(line)
+                while rest:
+                    # On a disk with too little room, the first write is short, and the next one
+                    # fails with the reason.
+                    rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except BaseException:
                 with suppress(OSError):
