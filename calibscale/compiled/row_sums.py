@@ -300,11 +300,12 @@ def _find_bins(p, edges, left_closed, out):
         if left_closed:
             for i in range(p.size):
                 x = p[i]
-                out[i] += (x >= a) + (x >= b) + (x >= c) + (x >= d)
+                # Without the JIT, the sum of two booleans of NumPy would be their disjunction.
+                out[i] += int(x >= a) + int(x >= b) + int(x >= c) + int(x >= d)
         else:
             for i in range(p.size):
                 x = p[i]
-                out[i] += (x > a) + (x > b) + (x > c) + (x > d)
+                out[i] += int(x > a) + int(x > b) + int(x > c) + int(x > d)
 
 
 @inlined()
