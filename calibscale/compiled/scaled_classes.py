@@ -8,7 +8,7 @@ import numpy as np
 
 from calibscale.compiled.elementary import exp
 from calibscale.compiled.jit import inlined, kernel
-from calibscale.compiled.row_sums import extent_of
+from calibscale.compiled.scored_rows import extent_of
 
 
 @inlined("nsz", "reassoc", "contract")

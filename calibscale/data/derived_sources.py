@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.compiled import random_draws, row_sums
+from calibscale.compiled import random_draws, scored_rows
 from calibscale.data.covariates import ClusterIds, cluster_ids
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
@@ -272,7 +272,7 @@ class _Part(DerivedSource):
         target: Any = self.target
         labels = _filled(block.labels.astype(np.float64), out, np.nan)
         values = block.values.astype(np.float64).reshape(len(labels), -1)
-        invalid = target.status(values, labels) > row_sums.UNLABELLED
+        invalid = target.status(values, labels) > scored_rows.UNLABELLED
         # Rows of the other part must not be invalid: any valid prediction stands in for theirs.
         if (invalid & out).any() and not invalid.all():
             values[invalid & out] = values[np.argmin(invalid)]

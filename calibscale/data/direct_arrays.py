@@ -53,8 +53,7 @@ def direct_array(folder: Path) -> DirectArray | None:
     """Array in a folder, or None if it is missing, damaged, or of another layout."""
     metadata = _metadata(folder)
     try:
-        files, codecs = _layout(metadata), metadata["codecs"]
-        layout, codecs = _chunks_of_shards(files, codecs)
+        layout, codecs = _chunks_of_shards(_layout(metadata), metadata["codecs"])
         is_direct = (
             metadata["node_type"] == "array"
             and metadata["chunk_grid"]["name"] == "regular"
@@ -237,7 +236,7 @@ def _content(path: Path) -> bytes:
 def _opened(path: Path) -> Iterator[BufferedReader]:
     """Regular file, open to be read.  A pipe is refused, without a wait for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as file:  # with a buffer, as a read without may return less
+    with open(handle, "rb") as file:  # its buffer makes reads complete
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError(f"{path} is not a regular file")
         yield file

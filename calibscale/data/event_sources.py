@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.compiled import random_draws, row_sums
+from calibscale.compiled import random_draws, scored_rows
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.data.source_arguments import as_source
@@ -35,14 +35,14 @@ class _Events(DerivedSource):
         y = block.labels.astype(np.float64)
         status = target.status(values, y)
         rows = block.rows
-        p, happened = self._event(values, y, rows, status == row_sums.OK)
-        invalid = status > row_sums.UNLABELLED
+        p, happened = self._event(values, y, rows, status == scored_rows.OK)
+        invalid = status > scored_rows.UNLABELLED
         p[invalid] = np.nan
         faults = {}
         if invalid.any():  # an error names the first invalid row alone
             i = int(np.argmax(invalid))
             faults = {int(rows[i]): target.explained(int(status[i]), values[i], float(y[i]))}
-        labels = np.where(status == row_sums.OK, happened, -1).astype(np.int64)
+        labels = np.where(status == scored_rows.OK, happened, -1).astype(np.int64)
         return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels, faults=faults)
 
     @abstractmethod

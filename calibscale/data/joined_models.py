@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from calibscale.array_types import Bools
-from calibscale.compiled import row_sums
+from calibscale.compiled import scored_rows
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
@@ -32,9 +32,9 @@ class _EventMeans(DerivedSource):
         with np.errstate(invalid="ignore"):  # invalid rows have any numbers
             p = np.ascontiguousarray(chunk.q[:, 1])  # without δ, which needs valid labels
             happened = chunk.positive.astype(np.float64)
-        invalid = status > row_sums.UNLABELLED
+        invalid = status > scored_rows.UNLABELLED
         p[invalid] = np.nan
-        happened[status != row_sums.OK] = np.nan
+        happened[status != scored_rows.OK] = np.nan
         faults = {}
         if invalid.any():  # an error names the first invalid row alone
             row, fault = first_fault(block, rules, status)
@@ -107,7 +107,7 @@ class _Joined(DerivedSource):
             target: Any = other.target
             status = target.status(x, y)
             # A prediction that is invalid in one model makes the row invalid for all of them.
-            invalid = status > row_sums.UNLABELLED
+            invalid = status > scored_rows.UNLABELLED
             values[invalid] = np.nan
             for i in np.flatnonzero(invalid)[:1]:  # an error names the first row alone
                 fault = second.faults.get(block.start + int(i)) or _fault(target, x[i], y[i])

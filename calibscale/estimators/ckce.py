@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.linalg import eigh  # SciPy's holds the global interpreter lock
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_solve
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
@@ -25,6 +25,7 @@ from calibscale.estimators.base import (
     no_replicates,
     without_rows,
 )
+from calibscale.estimators.damped_moments import damped_factor, rounding
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.landmarks import Solution, solve
@@ -260,20 +261,14 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Flo
 def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
     """Function that multiplies columns by (S + λnI)⁻¹, or the pseudo-inverse if singular."""
     n, S = float(moments.weight), moments.S
-    # The squared diagonal of the factor is at least the smallest eigenvalue.  Where it is small
-    # beside the trace, the matrix is singular up to rounding.
-    threshold = len(S) * np.finfo(float).eps
-    damped = S.copy()
-    np.einsum("ii->i", damped)[...] += ridge * n
     try:
-        # The transpose is in the order of LAPACK, which factorises it in place.
-        factor = cho_factor(damped.T, lower=True, overwrite_a=True, check_finite=False)
-        if (np.diag(factor[0]) ** 2 > threshold * np.trace(S)).all():
-            return lambda columns: cho_solve(factor, columns, check_finite=False)
+        factor = damped_factor(S, ridge * n)
     except LinAlgError:
         pass
+    else:
+        return lambda columns: cho_solve(factor, columns, check_finite=False)
     sigma, U = eigh(S, UPLO="U")
-    divisors = np.where(sigma > threshold * sigma[-1], sigma + ridge * n, np.inf)
+    divisors = np.where(sigma > rounding(S) * sigma[-1], sigma + ridge * n, np.inf)
     return lambda columns: U @ ((U.T @ columns) / divisors[:, None])
 
 

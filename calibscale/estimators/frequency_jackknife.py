@@ -23,6 +23,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibscale.array_types import Floats, Ints
+from calibscale.estimators.damped_moments import damped_factor
 from calibscale.statistics.score_sums import MomentState, frequency_groups
 
 EXPONENTS = (0.0, 1.0, 2.0)  # for which the value follows from Y without a product with S
@@ -143,14 +144,8 @@ def _damped(moments: MomentState, first: int, share: float, ridge: float) -> _Da
 
     A LinAlgError is raised if the sum is too close to singular.
     """
-    S = moments.S
-    damping = np.ones(len(S))
+    damping = np.ones(len(moments.S))
     damping[first:] = share
-    damped = S.copy()
-    np.einsum("ii->i", damped)[...] += ridge * float(moments.weight) * damping
-    # The transpose is in the order of LAPACK, which factorises it in place.
-    factor = cho_factor(damped.T, lower=True, overwrite_a=True, check_finite=False)
-    if not (np.diag(factor[0]) ** 2 > len(S) * np.finfo(float).eps * np.trace(S)).all():
-        raise LinAlgError("the matrix is too close to singular")
-    units = np.eye(len(S))[:, first:]
+    factor = damped_factor(moments.S, ridge * float(moments.weight) * damping)
+    units = np.eye(len(damping))[:, first:]
     return _DampedMoments(factor, cho_solve(factor, units, check_finite=False), damping)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
-from calibscale.compiled import row_sums as kernel_rows
+from calibscale.compiled import scored_rows
 from calibscale.predictions.decimals import MORE, decimals_of
 from calibscale.predictions.target import Target
 
@@ -95,7 +95,7 @@ class Chunk:
         if self.kind == "probabilities":
             return self.values.astype(np.float64)
         q = np.empty(self.values.shape)
-        kernel_rows.softmax(self.values, self.confidence, q)
+        scored_rows.softmax(self.values, self.confidence, q)
         return q
 
     @cached_property
@@ -117,7 +117,7 @@ class Chunk:
         if self.kind == "logits":  # `softmax` sets small values to 0
             return q
         # Products of numbers above this bound are not subnormal.
-        small = q < kernel_rows.SMALLEST
+        small = q < scored_rows.SMALLEST
         return np.where(small, 0.0, q) if small.any() else q
 
     @cached_property

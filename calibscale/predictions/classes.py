@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import row_sums as kernel_rows
+from calibscale.compiled import scored_rows
 from calibscale.errors import BinaryError, InvalidDataError
 from calibscale.predictions import input_hints
 from calibscale.predictions.blocks import Block
@@ -102,22 +102,22 @@ class Classes(Target):
     def fault_of(self, block: Block, rules: Rules, status: Ints, i: int, fault: Fault) -> str:
         reason = int(status[i])
         name = repr(fault.column)
-        if reason == kernel_rows.LABEL_RANGE:
+        if reason == scored_rows.LABEL_RANGE:
             return _label_fault(name, block, i, self.classes)
         values = np.asarray(block.values[i], np.float64).reshape(-1)
         single = len(values) == 1
-        if reason == kernel_rows.OFF_SIMPLEX:
+        if reason == scored_rows.OFF_SIMPLEX:
             text = (
                 f"{name} sum to {values.sum():.9g}, "
                 f"further from 1 than the tolerance {rules.tolerance:g}"
             )
-            sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
+            sums = block.values.sum(axis=1, dtype=np.float64)[status == scored_rows.OFF_SIMPLEX]
             hint = input_hints.of_sums(sums) or input_hints.of_probabilities(values, False)
             return text + hint
         # The shortest text that stands for the number in its own type: 1.0000001, not 1.
         seen = str(np.asarray(block.values[i]).reshape(-1)[fault.position or 0])
         text = f"{name} is {seen}, a probability above 1"
-        if reason == kernel_rows.NEGATIVE:
+        if reason == scored_rows.NEGATIVE:
             text = f"{name} is {seen}, a negative probability"
         if not single and fault.position is not None:
             text += f" (class {fault.position})"
@@ -177,20 +177,23 @@ def scored(block: Block, rules: Rules, target: Target) -> tuple[Chunk, Ints]:
     scores = (top, confidence, complement, brier, nll, status)
     two = x.shape[1] == 2
     if rules.kind == "logits":
-        score_logits = kernel_rows.score_two_logits if two else kernel_rows.score_logits
+        score_logits = scored_rows.score_two_logits if two else scored_rows.score_logits
         score_logits(x, labels, *scores)
     else:
-        of_two, of_many = kernel_rows.score_two_probabilities, kernel_rows.score_probabilities
+        of_two, of_many = (
+            scored_rows.score_two_probabilities,
+            scored_rows.score_probabilities,
+        )
         score_probabilities = of_two if two else of_many
         score_probabilities(x, labels, rules.tolerance, *scores)
         # Numbers outside 0..1 by rounding alone are clipped, and the rows scored again.
-        if (status == kernel_rows.NEGATIVE).any():
+        if (status == scored_rows.NEGATIVE).any():
             x = _rounded(x, status, rules.tolerance)
             score_probabilities(x, labels, rules.tolerance, *scores)
             if block.values.reshape(n, -1).shape[1] == 1:
                 # The kernel sees the negative P(y = 0) of a column above 1.
-                above = (status == kernel_rows.NEGATIVE) & (x[:, 1] > 1.0)
-                status[above] = kernel_rows.ABOVE_ONE
+                above = (status == scored_rows.NEGATIVE) & (x[:, 1] > 1.0)
+                status[above] = scored_rows.ABOVE_ONE
     scores_of_rows = (confidence, complement, brier, nll)
     chunk = Chunk(block.rows, x, rules.kind, labels, top, *scores_of_rows, NO_WEIGHTS, target)
     return chunk, status
@@ -198,7 +201,7 @@ def scored(block: Block, rules: Rules, target: Target) -> tuple[Chunk, Ints]:
 
 def _rounded(x: NDArray[Any], status: Ints, tolerance: float) -> NDArray[Any]:
     """Probabilities (rows, K), with 0 or 1 for numbers that are outside 0..1 by rounding alone."""
-    rows = np.flatnonzero(status == kernel_rows.NEGATIVE)
+    rows = np.flatnonzero(status == scored_rows.NEGATIVE)
     rows = rows[x[rows].min(axis=1) >= -tolerance]
     rows = rows[x[rows].max(axis=1) <= 1.0 + tolerance]
     x = x.copy()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
-from calibscale.compiled import row_sums as kernel_rows
+from calibscale.compiled import scored_rows
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
@@ -34,7 +34,7 @@ _NO_SUM = "does not sum to 1"
 _IMPOSSIBLE = "is −inf in every class"
 _STORED = " (a missing chunk of a store reads like this)"
 
-# Statuses of predictions of outcomes, beside the statuses of `row_sums`.
+# Statuses of predictions of outcomes, beside the statuses of `scored_rows`.
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS, NOT_POSITIVE, REVERSED = 10, 11, 12, 15, 16, 17
 NO_SIZE, NO_EVENT = 18, 19  # of sets of classes
 REASONS = {
@@ -49,15 +49,15 @@ REASONS = {
 }
 # Faults that the status alone tells.  Others depend on the values of the row.
 _FAULTS = {
-    kernel_rows.LABEL_RANGE: "is not a class",
-    kernel_rows.NEGATIVE: NEGATIVE,
-    kernel_rows.ABOVE_ONE: ABOVE_ONE,
-    kernel_rows.OFF_SIMPLEX: _NO_SUM,
-    kernel_rows.NO_GROUP: INFINITE,
-    kernel_rows.NO_CLUSTER: MISSING,
+    scored_rows.LABEL_RANGE: "is not a class",
+    scored_rows.NEGATIVE: NEGATIVE,
+    scored_rows.ABOVE_ONE: ABOVE_ONE,
+    scored_rows.OFF_SIMPLEX: _NO_SUM,
+    scored_rows.NO_GROUP: INFINITE,
+    scored_rows.NO_CLUSTER: MISSING,
     **REASONS,
 }
-_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, OUTCOME, NO_EVENT)
+_OF_LABELS = (scored_rows.LABEL_RANGE, scored_rows.BAD_SHARES, OUTCOME, NO_EVENT)
 
 
 class Fault(NamedTuple):
@@ -88,7 +88,7 @@ def column_of(rules: Any, role: str, position: int | None, width: int) -> str:
 def dropped_rows(block: Any, rules: Any, status: Ints) -> dict[str, int]:
     """Number of invalid rows of a block by fault, such as ``score is missing``."""
     counts: Counter[str] = Counter()
-    for reason in np.unique(status[status > kernel_rows.UNLABELLED]):
+    for reason in np.unique(status[status > scored_rows.UNLABELLED]):
         counts.update(
             map(str, _faults(block, rules, int(reason), np.flatnonzero(status == reason)))
         )
@@ -101,7 +101,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     positions = np.zeros(len(rows), np.int64)
     faults: Any = np.full(len(rows), _FAULTS.get(reason, MISSING), object)
     width = 1
-    if reason == kernel_rows.NOT_FINITE:
+    if reason == scored_rows.NOT_FINITE:
         values = _numbers(block.values, rows)
         width = values.shape[1]
         if rules.target.with_missing:
@@ -109,16 +109,16 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
             infinite = np.isinf(values).any(axis=1, keepdims=True)
             values = np.where(np.isnan(values) & infinite, 0.0, values)
         positions, faults = _not_finite(values, rules.kind == "logits")
-    elif reason in (kernel_rows.NEGATIVE, kernel_rows.ABOVE_ONE):
+    elif reason in (scored_rows.NEGATIVE, scored_rows.ABOVE_ONE):
         values = _numbers(block.values, rows)
         width, positions = values.shape[1], values.argmin(axis=1)
-    elif reason == kernel_rows.BAD_SHARES:
+    elif reason == scored_rows.BAD_SHARES:
         shares = _numbers(block.labels, rows)
         width = shares.shape[1]
         faults[:] = _NO_SUM
         faults[(shares < 0).any(axis=1)] = NEGATIVE
         faults[np.isnan(shares).any(axis=1)] = MISSING
-    elif reason == kernel_rows.BAD_WEIGHT:
+    elif reason == scored_rows.BAD_WEIGHT:
         faults[~np.isnan(_numbers(block.weights, rows)[:, 0])] = "is out of range"
     elif role == "covariates":
         columns = _covariates(rules, reason)
@@ -126,7 +126,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
         # Positions among the judged covariates become positions among all covariates.
         positions = np.array(columns)[inner]
         width = len(rules.columns["covariates"])
-    of_whole_row = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
+    of_whole_row = reason in (scored_rows.OFF_SIMPLEX, scored_rows.BAD_SHARES, *REASONS)
     described = []
     for position, fault in zip(positions.tolist(), faults, strict=True):
         at = None if of_whole_row or fault == _IMPOSSIBLE else position
@@ -139,18 +139,22 @@ def _role(rules: Any, reason: int) -> str:
     """Role of the columns of a fault."""
     if reason in _OF_LABELS:
         return "labels"
-    if reason == kernel_rows.BAD_WEIGHT:
+    if reason == scored_rows.BAD_WEIGHT:
         return "weights"
-    if reason in (kernel_rows.NO_GROUP, kernel_rows.BAD_COVARIATE, kernel_rows.NO_CLUSTER):
+    if reason in (
+        scored_rows.NO_GROUP,
+        scored_rows.BAD_COVARIATE,
+        scored_rows.NO_CLUSTER,
+    ):
         return "covariates"
     return str(rules.target.role_of(rules.kind))
 
 
 def _covariates(rules: Any, reason: int) -> list[int]:
     """Positions of the covariates among which a fault is."""
-    if reason == kernel_rows.BAD_COVARIATE:
+    if reason == scored_rows.BAD_COVARIATE:
         return list(rules.covariates)
-    if reason == kernel_rows.NO_CLUSTER:
+    if reason == scored_rows.NO_CLUSTER:
         return [rules.cluster]
     return [position for position in (rules.group, rules.optional) if position is not None]
 
@@ -177,7 +181,7 @@ def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArra
 def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
     # Statuses above UNLABELLED are faults, and `argmax` returns the first of them.
-    i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    i = int(np.argmax(status > scored_rows.UNLABELLED))
     reason, row = int(status[i]), int(block.rows[i])
     (fault,) = _faults(block, rules, reason, np.array([i]))
     text = _explained(block, rules, status, i, fault) + "."
@@ -189,7 +193,7 @@ def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
 
 def first_fault(block: Any, rules: Any, status: Ints) -> tuple[int, str]:
     """Number of the first invalid row of a block, and its fault as the end of a sentence."""
-    i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    i = int(np.argmax(status > scored_rows.UNLABELLED))
     (fault,) = _faults(block, rules, int(status[i]), np.array([i]))
     return int(block.rows[i]), _explained(block, rules, status, i, fault)
 
@@ -238,19 +242,19 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
     row = int(block.rows[i])
     if role not in ("covariates", "weights") and row in block.faults:
         return block.faults[row]  # the fault of the forecast behind an event
-    if reason == kernel_rows.NOT_FINITE:
+    if reason == scored_rows.NOT_FINITE:
         text = _not_finite_text(rules, values, fault)
         whole_chunk = _is_whole_chunk(rules, block.values, i, row)
         return text + _STORED if whole_chunk else text
     if role == "covariates":
         assert block.covariates is not None
-        if reason == kernel_rows.NO_CLUSTER:
+        if reason == scored_rows.NO_CLUSTER:
             return f"{name} {MISSING}, and it names the cluster of the row"
         value = float(block.covariates[i, fault.position])
-        if reason == kernel_rows.BAD_COVARIATE:
+        if reason == scored_rows.BAD_COVARIATE:
             return covariate_fault(fault.column, value)
         return not_finite(fault.column, value)
-    if reason == kernel_rows.BAD_WEIGHT:
+    if reason == scored_rows.BAD_WEIGHT:
         assert block.weights is not None
         if fault.fault == MISSING:
             text = f"{name} {MISSING}"

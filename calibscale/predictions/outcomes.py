@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.compiled import row_sums
+from calibscale.compiled import scored_rows
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import NO_LABELS, NO_WEIGHTS, Chunk, Event
@@ -152,12 +152,12 @@ class OutcomeTarget(Target):
         return self.explained(int(status[i]), values, float(block.labels[i]))
 
     def status(self, values: Floats, y: Floats) -> Ints:
-        """Reason for which each row is invalid, or `row_sums.OK` (c,)."""
+        """Reason for which each row is invalid, or `scored_rows.OK` (c,)."""
         out = self.outcome_status(y)
         with np.errstate(invalid="ignore", over="ignore"):
             self.check_values(values, out)
         # Missing numbers come before all other faults, which they would only hide.
-        out[self.not_finite(values)] = row_sums.NOT_FINITE
+        out[self.not_finite(values)] = scored_rows.NOT_FINITE
         return out
 
     def not_finite(self, values: Floats) -> Any:
@@ -165,9 +165,9 @@ class OutcomeTarget(Target):
         return ~np.isfinite(values).all(axis=1)
 
     def outcome_status(self, y: Floats) -> Ints:
-        """Reason for which each outcome is invalid, or `row_sums.OK` (c,)."""
-        out = np.full(len(y), row_sums.OK, np.int64)
-        out[np.isnan(y)] = row_sums.UNLABELLED
+        """Reason for which each outcome is invalid, or `scored_rows.OK` (c,)."""
+        out = np.full(len(y), scored_rows.OK, np.int64)
+        out[np.isnan(y)] = scored_rows.UNLABELLED
         out[np.isinf(y)] = OUTCOME
         return out
 
@@ -175,7 +175,7 @@ class OutcomeTarget(Target):
         """Outcomes of rows from `first` on as float64.  An error names a wrong outcome's place."""
         y = y.astype(np.float64)
         status = self.outcome_status(y)
-        invalid = status > row_sums.UNLABELLED
+        invalid = status > scored_rows.UNLABELLED
         if not invalid.any():
             return y
         i = int(np.argmax(invalid))
@@ -191,9 +191,9 @@ class OutcomeTarget(Target):
             # The fill value of stored outcomes is +∞.
             hint = " (a missing chunk of a store reads like this)" if y > 0 else ""
             return f"its outcome is {y:g}{hint}"
-        if reason == row_sums.OFF_SIMPLEX:
+        if reason == scored_rows.OFF_SIMPLEX:
             return f"its probabilities sum to {values.sum():.9g}, not to 1"
-        if reason == row_sums.NEGATIVE:
+        if reason == scored_rows.NEGATIVE:
             return f"it has the negative probability {values.min():g}"
         return f"its prediction is invalid (status {reason})"
 

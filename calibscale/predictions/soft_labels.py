@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import row_sums
+from calibscale.compiled import scored_rows
 from calibscale.predictions import input_hints
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import NO_LABELS, Chunk
@@ -79,7 +79,7 @@ class SoftLabels(Classes):
         return notion == "canonical"
 
     def fault_of(self, block: Block, rules: Rules, status: Ints, i: int, fault: Fault) -> str:
-        if status[i] != row_sums.BAD_SHARES:
+        if status[i] != scored_rows.BAD_SHARES:
             return super().fault_of(block, rules, status, i, fault)
         shares = np.asarray(block.labels[i], np.float64)
         name = repr(fault.column)
@@ -122,8 +122,8 @@ def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
     # Labels may have a coarser type than predictions, with larger errors of their sums.
     tolerance = max(tolerance, float(np.finfo(labels.dtype).eps))
     fits = abs(labels.sum(axis=1, dtype=np.float64) - 1.0) <= tolerance
-    wrong = np.where(np.isnan(labels).all(axis=1), row_sums.UNLABELLED, row_sums.BAD_SHARES)
-    return np.where((status == row_sums.OK) & ~(fits & (labels >= 0).all(axis=1)), wrong, status)
+    wrong = np.where(np.isnan(labels).all(axis=1), scored_rows.UNLABELLED, scored_rows.BAD_SHARES)
+    return np.where((status == scored_rows.OK) & ~(fits & (labels >= 0).all(axis=1)), wrong, status)
 
 
 def log_loss(values: NDArray[Any], kind: str, confidence: Floats, soft: Floats) -> Floats:

@@ -169,7 +169,7 @@ class Target(ABC):
     def read(self, block: Block, rules: Any) -> tuple[Any, Ints]:
         """Chunk of all rows of a block, valid or not, and the status of each row (c,).
 
-        A status is `row_sums.OK`, `UNLABELLED`, or the larger number of a fault that
+        A status is `scored_rows.OK`, `UNLABELLED`, or the larger number of a fault that
         `invalid_rows` has in words.
         """
 

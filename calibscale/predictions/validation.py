@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
-from calibscale.compiled import row_sums as kernel_rows
+from calibscale.compiled import scored_rows
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.predictions.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
@@ -51,7 +51,7 @@ def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts
         part = block.take(slice(low, low + step), block.start + low)
         chunk, status = _judged(part, rules)
         counts = _counted(part, rules, status, _used(chunk, status))
-        valid[low : low + step] = status <= kernel_rows.UNLABELLED
+        valid[low : low + step] = status <= scored_rows.UNLABELLED
         total += counts
     return valid, total
 
@@ -67,7 +67,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
 
 def _used(chunk: Chunk, status: Ints) -> NDArray[np.bool_]:
     """Whether each row is valid and labelled, with a weight other than 0 (c,)."""
-    used: NDArray[np.bool_] = status == kernel_rows.OK
+    used: NDArray[np.bool_] = status == scored_rows.OK
     if len(chunk.weights):
         used &= chunk.weights != 0.0
     return used
@@ -78,11 +78,11 @@ def _counted(block: Block, rules: Rules, status: Ints, used: NDArray[np.bool_]) 
     # The usual case: no counting by status.
     if used.all():
         return RowCounts(used=len(used))
-    invalid = (status > kernel_rows.UNLABELLED).any()
+    invalid = (status > scored_rows.UNLABELLED).any()
     if rules.on_invalid == "raise" and invalid:
         raise invalid_row(block, rules, status)
     dropped = dropped_rows(block, rules, status) if invalid else {}
-    unlabelled = int(np.count_nonzero(status == kernel_rows.UNLABELLED))
+    unlabelled = int(np.count_nonzero(status == scored_rows.UNLABELLED))
     return RowCounts(int(np.count_nonzero(used)), unlabelled, dropped)
 
 
@@ -96,26 +96,26 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
         bad = ~((weights == 0) | ((weights >= LOWEST) & (weights <= HIGHEST)))
         # The first fault of a row counts: predictions and label, weight, group, covariates,
         # cluster.
-        status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_WEIGHT
+        status[bad & (status <= scored_rows.UNLABELLED)] = scored_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
         for position in (rules.group, rules.optional):
             if position is not None:
                 bad = np.isinf(covariates[:, position])
-                status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_GROUP
+                status[bad & (status <= scored_rows.UNLABELLED)] = scored_rows.NO_GROUP
         if rules.covariates:
             bad = np.zeros(len(status), bool)
             # Column by column, because a reduction over the few columns of each row is slow.
             for position in rules.covariates:
                 bad |= ~np.isfinite(covariates[:, position])
-            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_COVARIATE
+            status[bad & (status <= scored_rows.UNLABELLED)] = scored_rows.BAD_COVARIATE
         if rules.group is not None:
             # Rows without a group are a group of their own, with a number as key.
             missing = np.isnan(covariates[:, rules.group])
             covariates[missing, rules.group] = NO_NUMBER
         if rules.cluster is not None:
             bad = np.isnan(covariates[:, rules.cluster])
-            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_CLUSTER
+            status[bad & (status <= scored_rows.UNLABELLED)] = scored_rows.NO_CLUSTER
             clusters = np.where(bad, -1.0, covariates[:, rules.cluster]).astype(np.int64)
     chunk = replace(chunk, weights=weights, covariates=covariates, clusters=clusters)
     return chunk, status

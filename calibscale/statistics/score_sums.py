@@ -12,7 +12,7 @@ from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, row_sums
-from calibscale.compiled.gram_products import upper_gram
+from calibscale.compiled.gram_products import add_upper_rows, upper_gram
 from calibscale.data.hashes import mixed
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Approximation
@@ -90,7 +90,7 @@ class Moments(Statistic):
         if self._includes_predictions(chunk) and far_from_certain:
             # δ = q − e_y, and Σwqφᵀ are the first rows of the products.  A row of φ has the factor
             # √w already.
-            row_sums.add_upper_rows(products, state.C)
+            add_upper_rows(products, state.C)
             row_sums.subtract_by_label(phi, root, chunk.labels, state.C)
         else:
             weighted = delta * root[:, None] if len(w) else delta
@@ -359,13 +359,14 @@ class LabelVariances(Statistic):
         return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
-        def variance(p: Floats, complement: Floats, _delta: Floats) -> Floats:
-            return p * np.maximum(complement, 0.0)
-
         if self.bins.notion == "class_wise":
             w2, numbers = weights_of(chunk) ** 2, _class_numbers(self.bins, chunk)
             row_sums.add_class_variances(chunk.q, w2, numbers, state.squares)
             return state
+
+        def variance(p: Floats, complement: Floats, _delta: Floats) -> Floats:
+            return p * np.maximum(complement, 0.0)
+
         return _add_squares(self.bins, state, chunk, variance)
 
 
@@ -391,10 +392,7 @@ def _no_squares(bins: BinnedRows, classes: int) -> SquareState:
 def _add_squares(
     bins: BinnedRows, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
 ) -> SquareState:
-    """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins.
-
-    Class-wise bins have kernels of their own.
-    """
+    """State with Σw²·square(p, 1 − p, δ) of the rows added to their bins, of a scalar notion."""
     w2 = weights_of(chunk) ** 2
     p, complement, delta, _ = chunk.event(bins.notion)
     numbers = bins.numbers(p)

@@ -12,7 +12,14 @@ import pytest
 from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
-from calibscale.compiled import elementary, gram_products, random_draws, row_sums, tile_strips
+from calibscale.compiled import (
+    elementary,
+    gram_products,
+    random_draws,
+    row_sums,
+    scored_rows,
+    tile_strips,
+)
 from calibscale.compiled.gram_products import upper_gram
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
@@ -156,8 +163,8 @@ def test_score_two_logits__have_the_bits_of_many_classes(rng, dtype):
     extremes = [np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 0.5, -0.5, 691.0, -745.0, 1e38, -1e38]
     values, labels = _two_classes(rng, extremes, dtype)
     with np.errstate(all="ignore"):  # interpreted, −∞ − ∞ warns
-        of_many = _scores(row_sums.score_logits, values, labels)
-        of_two = _scores(row_sums.score_two_logits, values, labels)
+        of_many = _scores(scored_rows.score_logits, values, labels)
+        of_two = _scores(scored_rows.score_two_logits, values, labels)
     for expected, scores in zip(of_many, of_two, strict=True):
         np.testing.assert_array_equal(scores, expected)
 
@@ -167,8 +174,8 @@ def test_score_two_probabilities__have_the_bits_of_many_classes(rng, dtype):
     extremes = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, 0.5, 1.0, 0.99999, 1.1, -1e-6, -1.0]
     values, labels = _two_classes(rng, extremes, dtype)
     with np.errstate(all="ignore"):  # interpreted, ∞ − ∞ warns
-        of_many = _scores(row_sums.score_probabilities, values, labels, 1e-4)
-        of_two = _scores(row_sums.score_two_probabilities, values, labels, 1e-4)
+        of_many = _scores(scored_rows.score_probabilities, values, labels, 1e-4)
+        of_two = _scores(scored_rows.score_two_probabilities, values, labels, 1e-4)
     for expected, scores in zip(of_many, of_two, strict=True):
         np.testing.assert_array_equal(scores, expected)
 
@@ -325,13 +332,17 @@ def test_uniforms__are_uniform_and_uncorrelated():
 
 def test_status_codes__are_distinct():
     codes = [
-        row_sums.OK,
-        row_sums.UNLABELLED,
-        row_sums.NOT_FINITE,
-        row_sums.LABEL_RANGE,
-        row_sums.NEGATIVE,
+        scored_rows.OK,
+        scored_rows.UNLABELLED,
+        scored_rows.NOT_FINITE,
+        scored_rows.LABEL_RANGE,
+        scored_rows.NEGATIVE,
     ]
-    codes += [row_sums.OFF_SIMPLEX, row_sums.BAD_WEIGHT, row_sums.NO_GROUP]
+    codes += [
+        scored_rows.OFF_SIMPLEX,
+        scored_rows.BAD_WEIGHT,
+        scored_rows.NO_GROUP,
+    ]
     assert sorted(codes) == list(range(8))
 
 
@@ -404,7 +415,7 @@ def test_add_upper_rows__adds_rows_of_the_symmetric_matrix(rng, classes):
     matrix = rng.normal(size=(20, 20))
     matrix += matrix.T
     sums = np.ones((classes, 20))
-    row_sums.add_upper_rows(np.triu(matrix), sums)
+    gram_products.add_upper_rows(np.triu(matrix), sums)
     np.testing.assert_array_equal(sums, 1.0 + matrix[:classes])
 
 

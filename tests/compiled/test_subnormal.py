@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.compiled import row_sums, tiles
+from calibscale.compiled import scored_rows, tiles
 from calibscale.engine.execution import Execution
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.product_kernel import ProductKernel
@@ -153,7 +153,7 @@ def test_scores__meet_no_subnormal_number(met, extreme):
     ((chunk, _),) = chunks(block, Rules(source.kind, Classes(source.classes), 1))
     assert chunk.q.min() == 0
     assert not met()
-    assert chunk.q[chunk.q > 0].min() >= row_sums.SMALLEST
+    assert chunk.q[chunk.q > 0].min() >= scored_rows.SMALLEST
 
 
 # ---------------------------------------------------------------- every verb

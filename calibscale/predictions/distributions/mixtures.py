@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import normal_quantiles, random_draws, row_sums
+from calibscale.compiled import normal_quantiles, random_draws, scored_rows
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.invalid_rows import BAD_SCALE, FEW_MEMBERS
@@ -140,16 +140,16 @@ class MixtureForecast(Forecast):
     def check_values(self, values: Floats, status: Ints) -> None:
         weights, _, scales = self._parts(values)
         status[~(scales > 0).all(axis=1)] = BAD_SCALE
-        status[~(np.abs(weights.sum(axis=1) - 1.0) <= 1e-4)] = row_sums.OFF_SIMPLEX
-        status[(weights < 0).any(axis=1)] = row_sums.NEGATIVE
+        status[~(np.abs(weights.sum(axis=1) - 1.0) <= 1e-4)] = scored_rows.OFF_SIMPLEX
+        status[(weights < 0).any(axis=1)] = scored_rows.NEGATIVE
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
         weights, _, scales = np.split(values, 3)
         if reason == BAD_SCALE:
             return f"it has the standard deviation {scales.min():g}, not above 0"
-        if reason == row_sums.OFF_SIMPLEX:
+        if reason == scored_rows.OFF_SIMPLEX:
             return f"its weights sum to {weights.sum():.9g}, not to 1"
-        if reason == row_sums.NEGATIVE:
+        if reason == scored_rows.NEGATIVE:
             return f"it has the negative weight {weights.min():g}"
         return super().explained(reason, values, y)
 

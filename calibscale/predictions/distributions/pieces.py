@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.compiled import random_draws, row_sums, waves
+from calibscale.compiled import random_draws, scored_rows, waves
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.invalid_rows import CROSSING
@@ -258,8 +258,8 @@ class HistogramForecast(_PiecewiseUniform):
         return len(self.edges) - 1
 
     def check_values(self, values: Floats, status: Ints) -> None:
-        status[~(np.abs(values.sum(axis=1) - 1.0) <= 1e-4)] = row_sums.OFF_SIMPLEX
-        status[(values < 0).any(axis=1)] = row_sums.NEGATIVE
+        status[~(np.abs(values.sum(axis=1) - 1.0) <= 1e-4)] = scored_rows.OFF_SIMPLEX
+        status[(values < 0).any(axis=1)] = scored_rows.NEGATIVE
 
     def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         edges, F = self._steps(values)
@@ -362,17 +362,17 @@ class OrdinalForecast(Forecast):
 
     def outcome_status(self, y: Floats) -> Ints:
         out = super().outcome_status(y)
-        is_finite = out == row_sums.OK
-        out[is_finite & (y == -1)] = row_sums.UNLABELLED
+        is_finite = out == scored_rows.OK
+        out[is_finite & (y == -1)] = scored_rows.UNLABELLED
         out[is_finite & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = (
-            row_sums.LABEL_RANGE
+            scored_rows.LABEL_RANGE
         )
         return out
 
     check_values = HistogramForecast.check_values
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
-        if reason == row_sums.LABEL_RANGE:
+        if reason == scored_rows.LABEL_RANGE:
             return f"its label is {y:g}, outside 0..{self.classes - 1} (−1: not yet known)"
         return super().explained(reason, values, y)
 

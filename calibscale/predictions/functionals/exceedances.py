@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import row_sums
+from calibscale.compiled import scored_rows
 from calibscale.errors import require
 from calibscale.predictions.claims import EXCEEDANCES
 from calibscale.predictions.functionals.functional import Functional, elementary_scores
@@ -64,11 +64,11 @@ class ExceedancePrediction(Functional):
         return (y > self.threshold).astype(np.float64)
 
     def check_values(self, values: Floats, status: Ints) -> None:
-        status[values[:, 0] > 1.0] = row_sums.ABOVE_ONE
-        status[values[:, 0] < 0.0] = row_sums.NEGATIVE
+        status[values[:, 0] > 1.0] = scored_rows.ABOVE_ONE
+        status[values[:, 0] < 0.0] = scored_rows.NEGATIVE
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
-        if reason == row_sums.ABOVE_ONE:
+        if reason == scored_rows.ABOVE_ONE:
             return f"its probability is {values[0]:g}, above 1"
         return super().explained(reason, values, y)
 
