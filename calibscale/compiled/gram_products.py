@@ -18,47 +18,63 @@ from calibscale.array_types import Floats
 from calibscale.compiled.jit import kernel
 
 _SQUARE = 8  # rows and columns, a line of the cache of 64 bytes
-_KEPT_BYTES = 2**25  # of a matrix that a thread keeps: 2,048 features
+_KEPT_BYTES = 2**25  # of an array that a thread keeps: a square of 2,048 features
 
 
-class _Buffer(threading.local):
-    """Matrix of the products of each thread, 0 below the diagonal.
+class _Kept(threading.local):
+    """Arrays that each thread uses again, as new memory would take a tenth of a pass."""
 
-    New memory for each product would take a seventh of its time.
+    square: Floats = np.zeros((0, 0))  # 0 below the diagonal
+    numbers: Floats = np.zeros(0)
+
+
+_KEPT = _Kept()
+
+
+def kept_square(size: int) -> Floats:
+    """Matrix (size, size) of the calling thread, 0 below the diagonal, for `write_upper_gram`.
+
+    The next call of the thread returns the same matrix, with the numbers written since.
     """
-
-    matrix: Floats = np.zeros((0, 0))
-
-    def of_size(self, size: int) -> Floats:
-        if len(self.matrix) == size:
-            return self.matrix
-        matrix = np.zeros((size, size))
-        if matrix.nbytes <= _KEPT_BYTES:
-            self.matrix = matrix
-        return matrix
+    if len(_KEPT.square) == size:
+        return _KEPT.square
+    square = np.zeros((size, size))
+    if square.nbytes <= _KEPT_BYTES:
+        _KEPT.square = square
+    return square
 
 
-_BUFFER = _Buffer()
+def kept_rows(count: int, size: int) -> Floats:
+    """Matrix (count, size) of the calling thread.
+
+    The next call of the thread returns the same memory, with the numbers written since.
+    """
+    total = count * size
+    if len(_KEPT.numbers) >= total:
+        return _KEPT.numbers[:total].reshape(count, size)
+    numbers = np.empty(total)
+    if numbers.nbytes <= _KEPT_BYTES:
+        _KEPT.numbers = numbers
+    return numbers.reshape(count, size)
 
 
-def upper_gram(rows: Floats) -> Floats:
-    """Upper triangle of AᵀA (m, m) for rows A (n, m).  The entries below it are 0.
+def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
+    """Write the upper triangle of AᵀA (m, m) for rows A (n, m), or add it to the one in `out`.
 
-    The next product of the thread overwrites it.
+    The entries below the diagonal do not change.
     """
     rows = np.ascontiguousarray(rows, np.float64)
     count, size = rows.shape
-    out = _BUFFER.of_size(size)
     if not count:
-        out[...] = 0.0
-        return out
+        if not add:
+            out[...] = 0.0
+        return
     # In the order of Fortran, the rows are the columns of Aᵀ, and the upper triangle is the lower.
     # BLAS takes all arguments by address.
     m, n = byref(c_int(size)), byref(c_int(count))
-    one, zero = byref(c_double(1.0)), byref(c_double(0.0))
+    one, factor = byref(c_double(1.0)), byref(c_double(1.0 if add else 0.0))
     lower, plain = byref(c_char(b"L")), byref(c_char(b"N"))
-    _dsyrk()(lower, plain, m, n, one, rows.ctypes.data, m, zero, out.ctypes.data, m)
-    return out
+    _dsyrk()(lower, plain, m, n, one, rows.ctypes.data, m, factor, out.ctypes.data, m)
 
 
 @cache

@@ -161,8 +161,7 @@ class ArraySource:
     @property
     def row_bytes(self) -> int:
         """Number of bytes of one row as stored and read."""
-        columns = [c for c in self._columns if c is not None]
-        return sum(np.dtype(c.dtype).itemsize * int(np.prod(c.shape[1:])) for c in columns)
+        return sum(np.dtype(c.dtype).itemsize * int(np.prod(c.shape[1:])) for c in self._columns)
 
     @property
     def in_memory(self) -> bool:
@@ -211,7 +210,8 @@ class ArraySource:
 
     @property
     def _columns(self) -> tuple[Any, ...]:
-        return self.values, self.labels, self.covariates, self.weights
+        columns = (self.values, self.labels, self.covariates, self.weights)
+        return tuple(column for column in columns if column is not None)
 
     def describe(self) -> dict[str, Any]:
         """Description of the source, for results."""

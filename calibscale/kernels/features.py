@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -11,11 +12,12 @@ from scipy.special import ndtri
 
 from calibscale.array_types import Floats
 from calibscale.compiled import elementary, random_draws
+from calibscale.compiled.gram_products import kept_rows
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.predictions.chunk import Chunk
 
-_ROWS = 512  # rows with angles of 400 kB for 100 frequencies
+_PART_NUMBERS = 2**17  # features of a part of the rows: a megabyte, to stay in the cache of a core
 
 
 class FeatureMap(Protocol):
@@ -42,6 +44,12 @@ class FeatureMap(Protocol):
 
     def __call__(self, chunk: Chunk) -> Floats:
         """φ(q) for each row (c, m), which callers do not modify."""
+
+    def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
+        """Slices of the rows of a chunk in their order, each with its features (r, m).
+
+        The features are those of `__call__`.  Their memory may be that of the next part.
+        """
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         """|φ(q)|² for each row (c,)."""
@@ -107,29 +115,49 @@ class RandomFourier:
 
     def __call__(self, chunk: Chunk) -> Floats:
         # Several statistics of a pass need the same features.  A chunk keeps those of one map.
-        kept = chunk.views.get(RandomFourier)
-        if kept is None or kept[0] != self:
-            kept = chunk.views[RandomFourier] = self, self._computed(chunk)
-        return kept[1]
+        if not self._is_kept_by(chunk):
+            phi = np.empty((len(chunk), self.size(chunk.n_features)))
+            for rows in self._slices(chunk):
+                self._write(chunk.factors[rows], phi[rows])
+            chunk.views[RandomFourier] = self, phi
+        return chunk.views[RandomFourier][1]
+
+    def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
+        if self._is_kept_by(chunk):
+            for rows in self._slices(chunk):
+                yield rows, self(chunk)[rows]
+            return
+        for rows in self._slices(chunk):
+            q = chunk.factors[rows]
+            phi = kept_rows(len(q), self.size(chunk.n_features))
+            self._write(q, phi)
+            yield rows, phi
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         # The squares cos² and sin² of a frequency add up to 1/F.
         return 1.0 + np.einsum("ij,ij->i", chunk.factors, chunk.factors)
 
-    def _computed(self, chunk: Chunk) -> Floats:
+    def _is_kept_by(self, chunk: Chunk) -> bool:
+        kept = chunk.views.get(RandomFourier)
+        return kept is not None and kept[0] == self
+
+    def _slices(self, chunk: Chunk) -> Iterator[slice]:
+        """Parts of the rows, with at least as many rows as features if there are so many.
+
+        Sums of products over fewer rows would mostly read and write the sums.
+        """
+        m = self.size(chunk.n_features)
+        step = max(_PART_NUMBERS // m, m)
+        for start in range(0, len(chunk), step):
+            yield slice(start, start + step)
+
+    def _write(self, q: Floats, phi: Floats) -> None:
+        """Write the features of predictions (r, K) into phi (r, m)."""
         assert self.bandwidth is not None, "call resolve() first"
-        K, q = chunk.n_features, chunk.factors
-        phi = np.empty((len(chunk), self.size(K)))
-        directions = frequencies(self.n_features, K, self.seed).T / self.bandwidth
-        scale = 1.0 / np.sqrt(self.n_features)
-        angles = np.empty((_ROWS, self.n_features))
-        # The angles of a part of the rows stay in the cache.
-        for start in range(0, len(chunk), _ROWS):
-            rows = slice(start, start + _ROWS)
-            phi[rows, :K] = q[rows]
-            z = np.matmul(q[rows], directions, out=angles[: len(q[rows])])
-            elementary.fourier_features(z, scale, phi[rows])
-        return phi
+        K = q.shape[1]
+        phi[:, :K] = q
+        angles = q @ (frequencies(self.n_features, K, self.seed).T / self.bandwidth)
+        elementary.fourier_features(angles, 1.0 / np.sqrt(self.n_features), phi)
 
 
 @lru_cache(maxsize=8)
@@ -178,6 +206,9 @@ class OneHot:
                 f"the prediction of row {row} is none of the {len(self.points)} points"
             )
         return equal.astype(np.float64)
+
+    def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
+        yield slice(0, len(chunk)), self(chunk)
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         return self(chunk).sum(axis=1)

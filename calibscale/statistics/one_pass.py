@@ -183,6 +183,7 @@ def scan_of(
     split: Split | None = None,
 ) -> Scan:
     """Task of one pass, see `scan`."""
+    statistics = tuple(sorted(statistics, key=lambda statistic: not statistic.keeps_arrays))
     drawn = [s for s in statistics if isinstance(s, Replicates)]
     rules = replace(
         rules,

@@ -12,7 +12,7 @@ from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, row_sums
-from calibscale.compiled.gram_products import add_upper_rows, upper_gram
+from calibscale.compiled.gram_products import add_upper_rows, kept_square, write_upper_gram
 from calibscale.data.hashes import mixed
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Approximation
@@ -68,33 +68,35 @@ class Moments(Statistic):
         return 8 * (m * m + classes * m + 5)
 
     def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
-        phi = self.features(chunk)
-        delta = chunk.delta
-        w = chunk.weights
+        if not len(chunk):
+            return state
+        delta, w = chunk.delta, chunk.weights
+        w2, root = w * w, np.sqrt(w)
         d2 = np.einsum("ij,ij->i", delta, delta)
         t = d2 * self.features.squared_norms(chunk)
-        w2 = w * w
         weight = float(w.sum()) if len(w) else float(len(chunk))
         state.n[...] += len(chunk)
         state.weight[...] += weight
         state.weight2[...] += w @ w if len(w) else len(chunk)
         state.d[...] += weighted_sum(d2, w2)
         state.t[...] += weighted_sum(t, w2)
-        root = np.sqrt(w)
-        if len(w):
-            # √w on both sides of a product gives the weight w of its terms.
-            phi = phi * root[:, None]
-        products = upper_gram(phi)
-        np.add(state.S, products, out=state.S)
         far_from_certain = weighted_sum(d2, w) >= _LEAST_SQUARE * weight
-        if self._includes_predictions(chunk) and far_from_certain:
-            # δ = q − e_y, and Σwqφᵀ are the first rows of the products.  A row of φ has the factor
-            # √w already.
+        by_label = self._includes_predictions(chunk) and far_from_certain
+        products = kept_square(len(state.S))
+        for rows, phi in self.features.parts(chunk):
+            # √w on both sides of a product gives the weight w of its terms.
+            weighted = phi * root[rows, None] if len(w) else phi
+            write_upper_gram(weighted, products, add=rows.start > 0)
+            if by_label:
+                # A row of φ has the factor √w already.
+                row_sums.subtract_by_label(weighted, root[rows], chunk.labels[rows], state.C)
+            else:
+                residuals = delta[rows] * root[rows, None] if len(w) else delta[rows]
+                np.add(state.C, residuals.T @ weighted, out=state.C)
+        np.add(state.S, products, out=state.S)
+        if by_label:
+            # δ = q − e_y, and Σwqφᵀ are the first rows of the products.
             add_upper_rows(products, state.C)
-            row_sums.subtract_by_label(phi, root, chunk.labels, state.C)
-        else:
-            weighted = delta * root[:, None] if len(w) else delta
-            np.add(state.C, weighted.T @ phi, out=state.C)
         return state
 
     def _includes_predictions(self, chunk: Chunk) -> bool:
@@ -144,6 +146,7 @@ class NoiseMoments(Statistic):
     features: FeatureMap
     powers: ClassVar[tuple[int, ...]] = (2,)
     shared: ClassVar[tuple[str, ...]] = ("M",)
+    keeps_arrays: ClassVar[bool] = True
 
     def size(self, classes: int) -> int:
         return self.features.size(classes)

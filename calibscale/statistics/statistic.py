@@ -32,10 +32,12 @@ class Statistic(ABC):
     depend on the labels.  Without such fields there are no tests.  `powers` has, for each field,
     the power of the weights in its sum.  Without powers there are no bootstrap intervals.  `shared`
     names large fields that depend hardly or not at all on labels, so that a part of the rows has
-    about its share of them.
+    about its share of them.  `keeps_arrays` is true if a chunk keeps arrays of the statistic, such
+    as features of its rows, with which others take less time if they come after it.
     """
 
     large_chunks: ClassVar[bool] = False
+    keeps_arrays: ClassVar[bool] = False
     drawn: ClassVar[tuple[str, ...]] = ()
     powers: ClassVar[tuple[int, ...]] = ()
     shared: ClassVar[tuple[str, ...]] = ()
@@ -120,6 +122,7 @@ class Replicates(Statistic):
     null: Any
     first: int
     last: int
+    keeps_arrays: ClassVar[bool] = True
 
     @property
     def large_chunks(self) -> bool:  # type: ignore[override]

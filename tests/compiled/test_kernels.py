@@ -20,7 +20,6 @@ from calibscale.compiled import (
     scored_rows,
     tile_strips,
 )
-from calibscale.compiled.gram_products import upper_gram
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import LOG_SMALLEST
@@ -420,27 +419,46 @@ def test_add_upper_rows__adds_rows_of_the_symmetric_matrix(rng, classes):
 
 
 @pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 1), (5, 3), (300, 17), (7, 210)])
-def test_upper_gram__is_the_upper_triangle_of_the_product(rng, rows, width):
+def test_write_upper_gram__writes_or_adds_the_upper_triangle_of_the_product(rng, rows, width):
     a = rng.normal(size=(rows, width))
+    product = np.triu(a.T @ a)
+    # rounding of sums of as many terms as rows, of size 1
+    tolerance = {"rtol": 1e-12, "atol": 1e-13 * (rows + 1)}
     for matrix in (a, np.asfortranarray(a), a[::-1]):
-        # rounding of sums of as many terms as rows, of size 1
-        np.testing.assert_allclose(
-            upper_gram(matrix), np.triu(matrix.T @ matrix), rtol=1e-12, atol=1e-13 * (rows + 1)
-        )
+        out = np.triu(np.full((width, width), np.nan))
+        gram_products.write_upper_gram(matrix, out)
+        np.testing.assert_allclose(out, product, **tolerance)
+        gram_products.write_upper_gram(matrix, out, add=True)
+        np.testing.assert_allclose(out, 2 * product, **tolerance)
 
 
-def test_upper_gram__of_a_thread_is_not_changed_by_other_threads(rng):
+def test_kept_square__of_a_thread_is_not_changed_by_other_threads(rng):
+    def product(rows):
+        out = gram_products.kept_square(40)
+        gram_products.write_upper_gram(rows, out)
+        return out
+
     a, b = rng.normal(size=(2, 30, 40))
-    product = upper_gram(a)
+    of_this_thread = product(a)
+    assert gram_products.kept_square(40) is of_this_thread
     with ThreadPoolExecutor(1) as pool:
-        of_thread = pool.submit(upper_gram, b).result()
-    np.testing.assert_allclose(product, np.triu(a.T @ a), rtol=1e-12, atol=1e-12)
+        of_thread = pool.submit(product, b).result()
+    np.testing.assert_allclose(of_this_thread, np.triu(a.T @ a), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(of_thread, np.triu(b.T @ b), rtol=1e-12, atol=1e-12)
 
 
-def test_upper_gram__keeps_no_large_matrix(rng):
-    upper_gram(rng.normal(size=(3, 2100)))
-    assert len(gram_products._BUFFER.matrix) < 2100
+def test_kept_rows__are_the_same_memory_for_each_shape_that_fits():
+    rows = gram_products.kept_rows(30, 7)
+    assert rows.shape == (30, 7)
+    assert np.shares_memory(rows, gram_products.kept_rows(7, 30))
+    assert np.shares_memory(rows, gram_products.kept_rows(2, 3))
+
+
+def test_kept_arrays__are_not_large():
+    gram_products.kept_square(2100)
+    gram_products.kept_rows(2100, 2100)
+    assert len(gram_products._KEPT.square) < 2100
+    assert len(gram_products._KEPT.numbers) < 2100**2
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
+from calibscale.data.direct_arrays import DirectArray
 from tests.support.slow_cases import some_slow
 
 # blocks of 128 rows, of which the last is not full
@@ -503,16 +505,27 @@ def test_sample__does_not_depend_on_how_rows_are_stored(tmp_path, columns):
 
 
 @pytest.mark.parametrize("cpus", [1, 3])
-def test_sample__of_a_store_is_read_on_any_number_of_threads(
+def test_sample__of_a_store_is_read_on_as_many_threads_as_there_are_processors(
     tmp_path, rng, monkeypatch, small_chunks, cpus
 ):
+    readers = set()
+    read_values = DirectArray.__getitem__
+
+    def read_slowly(array, rows):
+        readers.add(threading.get_ident())
+        time.sleep(0.01)  # so that each thread gets rows
+        return read_values(array, rows)
+
     monkeypatch.setattr("calibscale.data.source.available_cpus", lambda: cpus)
+    monkeypatch.setattr(DirectArray, "__getitem__", read_slowly)
     logits, labels = rng.normal(size=(6000, 2)), rng.integers(0, 2, 6000)
     plain = from_arrays(logits=logits, labels=labels)
     store = LogitStore.create(tmp_path / "s.zarr", classes=2, dtype="float64")
     with store.writer() as writer:
         writer.append(logits, labels)
+    readers.clear()
     blocks = list(store.source.sample(300))
+    assert len(readers) == cpus
     assert len(blocks) == 6  # 1,024 rows are read together
     drawn = list(plain.sample(300))
     for name in ("values", "labels"):

@@ -98,5 +98,5 @@ def test_parts__of_rows_without_labels_have_zeros():
         statistics = _statistics(session, 99)
         result = session.scan(statistics)
     assert result.counts.unlabelled == ROWS
-    assert [*result.groups[None]] == [*statistics]
+    assert set(result.groups[None]) == set(statistics)
     assert not any(field.any() for field in _fields(result))
