@@ -358,3 +358,51 @@ def simplex_cells(q, thirds, delta, weights, totals, sums):
         totals[cell] += w
         for k in range(K):
             sums[cell, k] += w * delta[i, k]
+
+
+@kernel
+def simplex_variances(q, thirds, weights, totals, sums, variances):
+    """Σw², Σwq and Σw²q(1 − q) of each cell of three intervals per class.
+
+    Axes:
+        q (rows, K)
+        thirds (2,)
+        weights (rows,) or empty
+        totals (cells,)
+        sums, variances (cells, K)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    for i in range(rows):
+        cell = _simplex_cell(q[i], thirds)
+        w = weights[i] if weighted else 1.0
+        totals[cell] += w * w
+        for k in range(K):
+            p = q[i, k]
+            sums[cell, k] += w * p
+            variances[cell, k] += w * w * (p * (1.0 - p))
+
+
+@kernel
+def event_sums(p, complement, event, weights, sums):
+    """Σ of w, w², a, b, a², ab, b² of rows without and with the event, a = wp and b = w(1 − p).
+
+    Axes:
+        p, complement (rows,), 1 − p as the complement
+        event (rows,), in 0..1
+        weights (rows,) or empty
+        sums (7, 2)
+    """
+    weighted = weights.size > 0
+    for i in range(p.size):
+        w = weights[i] if weighted else 1.0
+        a, b = w * p[i], w * complement[i]
+        for column in range(2):
+            share = event[i] if column == 1 else 1.0 - event[i]
+            sums[0, column] += share * w
+            sums[1, column] += share * w * w
+            sums[2, column] += share * a
+            sums[3, column] += share * b
+            sums[4, column] += share * a * a
+            sums[5, column] += share * a * b
+            sums[6, column] += share * b * b

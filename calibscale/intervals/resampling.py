@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.intervals.excess import excess_limits
 from calibscale.intervals.proportions import FEW, Limits
 from calibscale.intervals.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
+from calibscale.kernels.features import share_features
 from calibscale.kernels.pairwise import Pairwise
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
@@ -345,7 +346,13 @@ class Stacked(Statistic):
         order = np.argsort(groups, kind="stable")
         ends = np.searchsorted(groups[order], np.arange(self.groups + 1))
         occupied = np.flatnonzero(np.diff(ends)).tolist()
-        return [(g, chunk.take(order[ends[g] : ends[g + 1]])) for g in occupied]
+        parts = []
+        for g in occupied:
+            index = order[ends[g] : ends[g + 1]]
+            part = chunk.take(index)
+            share_features(chunk, part, index)
+            parts.append((g, part))
+        return parts
 
 
 def group_of(state: Any, g: int) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtri
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Floats, Ints
 from calibscale.compiled import elementary, random_draws
 from calibscale.compiled.gram_products import kept_rows
 from calibscale.errors import OptionError, require
@@ -18,6 +18,7 @@ from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.predictions.chunk import Chunk
 
 _PART_NUMBERS = 2**17  # features of a part of the rows: a megabyte, to stay in the cache of a core
+_KEPT_MAPS = 2  # maps of which a chunk keeps the features: those of the estimates and of the tests
 
 
 class FeatureMap(Protocol):
@@ -114,20 +115,23 @@ class RandomFourier:
         return classes + 2 * self.n_features
 
     def __call__(self, chunk: Chunk) -> Floats:
-        # Several statistics of a pass need the same features.  A chunk keeps those of one map.
-        if not self._is_kept_by(chunk):
+        # Several statistics of a pass need the same features.
+        kept = _kept_features(chunk)
+        if self not in kept:
             phi = np.empty((len(chunk), self.size(chunk.n_features)))
             for rows in self._slices(chunk):
                 self._write(chunk.factors[rows], phi[rows])
-            chunk.views[RandomFourier] = self, phi
-        return chunk.views[RandomFourier][1]
+            if len(kept) == _KEPT_MAPS:
+                del kept[next(iter(kept))]
+            kept[self] = _KeptFeatures(phi, None)
+        return kept[self].of_all()
 
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
-        if self._is_kept_by(chunk):
-            for rows in self._slices(chunk):
-                yield rows, self(chunk)[rows]
-            return
+        kept = _kept_features(chunk).get(self)
         for rows in self._slices(chunk):
+            if kept is not None:
+                yield rows, kept.of(rows)
+                continue
             q = chunk.factors[rows]
             phi = kept_rows(len(q), self.size(chunk.n_features))
             self._write(q, phi)
@@ -136,10 +140,6 @@ class RandomFourier:
     def squared_norms(self, chunk: Chunk) -> Floats:
         # The squares cos² and sin² of a frequency add up to 1/F.
         return 1.0 + np.einsum("ij,ij->i", chunk.factors, chunk.factors)
-
-    def _is_kept_by(self, chunk: Chunk) -> bool:
-        kept = chunk.views.get(RandomFourier)
-        return kept is not None and kept[0] == self
 
     def _slices(self, chunk: Chunk) -> Iterator[slice]:
         """Parts of the rows, with at least as many rows as features if there are so many.
@@ -156,8 +156,44 @@ class RandomFourier:
         assert self.bandwidth is not None, "call resolve() first"
         K = q.shape[1]
         phi[:, :K] = q
-        angles = q @ (frequencies(self.n_features, K, self.seed).T / self.bandwidth)
+        angles = q @ _directions(self.n_features, K, self.seed, self.bandwidth)
         elementary.fourier_features(angles, 1.0 / np.sqrt(self.n_features), phi)
+
+
+class _KeptFeatures(NamedTuple):
+    """Features of the rows of a chunk, or those of a larger one with the positions of the rows."""
+
+    phi: Floats
+    positions: Ints | None
+
+    def of_all(self) -> Floats:
+        return self.phi if self.positions is None else self.phi[self.positions]
+
+    def of(self, rows: slice) -> Floats:
+        """Features of a slice of the rows.  Their memory may be that of the next call."""
+        if self.positions is None:
+            return self.phi[rows]
+        taken = self.positions[rows]
+        out = kept_rows(len(taken), self.phi.shape[1])
+        # With mode="raise", `take` would first write to new memory.
+        return np.take(self.phi, taken, axis=0, out=out, mode="clip")
+
+
+def _kept_features(chunk: Chunk) -> dict[RandomFourier, _KeptFeatures]:
+    """Random features that a chunk keeps, by their map."""
+    kept: dict[RandomFourier, _KeptFeatures] = chunk.views.setdefault(RandomFourier, {})
+    return kept
+
+
+def share_features(chunk: Chunk, part: Chunk, index: Ints) -> None:
+    """Let a part of a chunk, its rows `index`, take the random features that the chunk keeps."""
+    _kept_features(part).update(
+        {
+            features: _KeptFeatures(kept.phi, index)
+            for features, kept in _kept_features(chunk).items()
+            if kept.positions is None
+        }
+    )
 
 
 @lru_cache(maxsize=8)
@@ -167,6 +203,14 @@ def frequencies(n_features: int, classes: int, seed: int) -> Floats:
     frequencies = ndtri(u[:, :, 0])
     frequencies.setflags(write=False)
     return frequencies
+
+
+@lru_cache(maxsize=8)
+def _directions(n_features: int, classes: int, seed: int, bandwidth: float) -> Floats:
+    """Frequencies of a kernel with a bandwidth (K, F), whose products with q are angles."""
+    directions = frequencies(n_features, classes, seed).T / bandwidth
+    directions.setflags(write=False)
+    return directions
 
 
 @dataclass(frozen=True)

@@ -297,12 +297,8 @@ class CellNoise(Statistic):
         return CellNoiseState(np.zeros(cells), q, variance)
 
     def accumulate(self, state: CellNoiseState, chunk: Chunk) -> CellNoiseState:
-        q = chunk.q
-        thirds = _thirds(chunk)
-        weight = np.zeros(len(state.weight2))
-        w2 = chunk.weights * chunk.weights
-        row_sums.simplex_cells(q, thirds, q, chunk.weights, weight, state.q)
-        row_sums.simplex_cells(q, thirds, q * (1 - q), w2, state.weight2, state.variance)
+        sums = (state.weight2, state.q, state.variance)
+        row_sums.simplex_variances(chunk.q, _thirds(chunk), chunk.weights, *sums)
         return state
 
     @staticmethod

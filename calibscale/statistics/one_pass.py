@@ -64,10 +64,10 @@ class Scan:
 
     @property
     def block_bytes(self) -> int:
-        # The block as stored and as decoded, and a chunk with its features.
+        # The block as stored and as decoded, and a chunk with its features, twice by two maps.
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
-        work = 8 * rows * (4 * K + 3 * m + 20) + self.state_bytes
+        work = 8 * rows * (4 * K + 4 * m + 20) + self.state_bytes
         return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:

@@ -112,7 +112,8 @@ class Moments(Statistic):
         if replicates.draws_labels(chunk):
             drawn = replicates.labels(chunk)
             changing = drawn_sums.expected_changes(chunk.q, chunk.labels)
-            drawn_sums.add_features(drawn, chunk.labels, phi, changing, chunk.delta.T @ phi, C)
+            observed = self._observed_sums(chunk, phi)
+            drawn_sums.add_features(drawn, chunk.labels, phi, changing, observed, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
             # |δ*|² of drawn labels is not |δ|².
@@ -123,6 +124,13 @@ class Moments(Statistic):
                 C[b] += product
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2
+
+    def _observed_sums(self, chunk: Chunk, weighted: Floats) -> Floats:
+        """Σwδφᵀ of a chunk (K, m), which keeps it, from features with weights (c, m)."""
+        key = Moments, self.features
+        if key not in chunk.views:
+            chunk.views[key] = chunk.delta.T @ weighted
+        return chunk.views[key]
 
 
 def symmetric(upper: Floats) -> Floats:
@@ -301,8 +309,13 @@ class ScalarScores(Statistic):
 
     def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
         p, complement, delta, event = chunk.event(self.notion)
-        # xlogy(0, 0) = 0: an outcome that is certain and occurs has no loss.
-        loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(complement, 0.0))
+        complement = np.maximum(complement, 0.0)
+        if chunk.target.has_single_labels:
+            with np.errstate(divide="ignore"):  # the loss is infinite if the event was impossible
+                loss = -np.log(np.where(event == 1.0, p, complement))
+        else:
+            # xlogy(0, 0) = 0: an outcome that is certain and occurs has no loss.
+            loss = -xlogy(event, p) - xlogy(1.0 - event, complement)
         sums = (weighted_sum(score, chunk.weights) for score in (delta * delta, loss))
         return added(state, weights_of(chunk).sum(), *sums)
 
@@ -431,11 +444,7 @@ class EventSums(Statistic):
         if not chunk.target.has_classes:
             return state  # there are no events
         p, complement, _, event = chunk.event(self.notion)
-        w, missed = weights_of(chunk), 1.0 - event
-        # Products of a = wp and b = w(1 − p) have powers of w in the order of `powers`.
-        a, b = w * p, w * complement
-        for row, value in zip(state.sums, (w, w * w, a, b, a * a, a * b, b * b), strict=True):
-            row += (value * missed).sum(), (value * event).sum()
+        row_sums.event_sums(p, complement, event, chunk.weights, state.sums)
         return state
 
     def weighted_total(self, parts: EventState, weights: Floats) -> EventState:
