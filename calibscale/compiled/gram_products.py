@@ -7,14 +7,12 @@ time where A has about as many rows as columns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from ctypes import CFUNCTYPE, byref, c_char, c_double, c_int, c_void_p
-from functools import cache
+from ctypes import byref, c_char, c_double, c_int
 
 import numpy as np
-from numba.extending import get_cython_function_address
 
 from calibscale.array_types import Floats
+from calibscale.compiled.fortran_calls import fortran_function
 from calibscale.compiled.jit import kernel
 
 _SQUARE = 8  # rows and columns, a line of the cache of 64 bytes
@@ -59,7 +57,7 @@ def kept_rows(count: int, size: int) -> Floats:
 
 
 def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
-    """Write the upper triangle of AᵀA (m, m) for rows A (n, m), or add it to the one in `out`.
+    """Write the upper triangle of AᵀA (m, m) for rows A (n, m), or add it to `out`.
 
     The entries below the diagonal do not change.
     """
@@ -70,18 +68,11 @@ def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
             out[...] = 0.0
         return
     # In the order of Fortran, the rows are the columns of Aᵀ, and the upper triangle is the lower.
-    # BLAS takes all arguments by address.
     m, n = byref(c_int(size)), byref(c_int(count))
     one, factor = byref(c_double(1.0)), byref(c_double(1.0 if add else 0.0))
     lower, plain = byref(c_char(b"L")), byref(c_char(b"N"))
-    _dsyrk()(lower, plain, m, n, one, rows.ctypes.data, m, factor, out.ctypes.data, m)
-
-
-@cache
-def _dsyrk() -> Callable[..., None]:
-    """`dsyrk` of the BLAS of SciPy, which runs without the global interpreter lock."""
-    address = get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
-    return CFUNCTYPE(None, *[c_void_p] * 10)(address)
+    dsyrk = fortran_function("cython_blas", "dsyrk", 10)
+    dsyrk(lower, plain, m, n, one, rows.ctypes.data, m, factor, out.ctypes.data, m)
 
 
 @kernel

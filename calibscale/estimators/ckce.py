@@ -10,9 +10,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.linalg import eigh  # SciPy's holds the global interpreter lock
-from scipy.linalg import LinAlgError, cho_solve
+from scipy.linalg import LinAlgError
 
 from calibscale.array_types import Floats
+from calibscale.compiled.fortran_calls import solve_factored
 from calibscale.errors import OptionError, require
 from calibscale.estimators import frequency_jackknife
 from calibscale.estimators.base import (
@@ -266,7 +267,7 @@ def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
     except LinAlgError:
         pass
     else:
-        return lambda columns: cho_solve(factor, columns, check_finite=False)
+        return lambda columns: solve_factored(factor, columns)
     sigma, U = eigh(S, UPLO="U")
     divisors = np.where(sigma > rounding(S) * sigma[-1], sigma + ridge * n, np.inf)
     return lambda columns: U @ ((U.T @ columns) / divisors[:, None])

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled.fortran_calls import solve_factored
 from calibscale.estimators.damped_moments import damped_factor
 from calibscale.statistics.score_sums import MomentState, frequency_groups
 
@@ -35,13 +36,13 @@ class _DampedMoments(NamedTuple):
     `damping` is the diagonal of D⁻², 1 for the first features and below 1 for the frequencies.
     """
 
-    factor: tuple[Floats, bool]
+    factor: Floats
     of_frequencies: Floats
     damping: Floats
 
     def solve(self, columns: Floats) -> Floats:
         """P times columns (m, c)."""
-        return cho_solve(self.factor, columns, check_finite=False)
+        return solve_factored(self.factor, columns)
 
 
 class _GroupOfFeatures(NamedTuple):
@@ -148,4 +149,4 @@ def _damped(moments: MomentState, first: int, share: float, ridge: float) -> _Da
     damping[first:] = share
     factor = damped_factor(moments.S, ridge * float(moments.weight) * damping)
     units = np.eye(len(damping))[:, first:]
-    return _DampedMoments(factor, cho_solve(factor, units, check_finite=False), damping)
+    return _DampedMoments(factor, solve_factored(factor, units), damping)

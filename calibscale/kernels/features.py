@@ -49,7 +49,7 @@ class FeatureMap(Protocol):
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         """Slices of the rows of a chunk in their order, each with its features (r, m).
 
-        The features are those of `__call__`.  Their memory may be that of the next part.
+        The features are equal to `__call__`.  The next part may overwrite them.
         """
 
     def squared_norms(self, chunk: Chunk) -> Floats:
@@ -161,7 +161,7 @@ class RandomFourier:
 
 
 class _KeptFeatures(NamedTuple):
-    """Features of the rows of a chunk, or those of a larger one with the positions of the rows."""
+    """Features of the rows of a chunk, or of a larger chunk with the positions of the rows."""
 
     phi: Floats
     positions: Ints | None
@@ -170,7 +170,7 @@ class _KeptFeatures(NamedTuple):
         return self.phi if self.positions is None else self.phi[self.positions]
 
     def of(self, rows: slice) -> Floats:
-        """Features of a slice of the rows.  Their memory may be that of the next call."""
+        """Features of a slice of the rows.  The next call may overwrite them."""
         if self.positions is None:
             return self.phi[rows]
         taken = self.positions[rows]
@@ -207,7 +207,7 @@ def frequencies(n_features: int, classes: int, seed: int) -> Floats:
 
 @lru_cache(maxsize=8)
 def _directions(n_features: int, classes: int, seed: int, bandwidth: float) -> Floats:
-    """Frequencies of a kernel with a bandwidth (K, F), whose products with q are angles."""
+    """Frequencies of a kernel with a bandwidth (K, F).  Their products with q are angles."""
     directions = frequencies(n_features, classes, seed).T / bandwidth
     directions.setflags(write=False)
     return directions

@@ -33,7 +33,7 @@ class Statistic(ABC):
     the power of the weights in its sum.  Without powers there are no bootstrap intervals.  `shared`
     names large fields that depend hardly or not at all on labels, so that a part of the rows has
     about its share of them.  `keeps_arrays` is true if a chunk keeps arrays of the statistic, such
-    as features of its rows, with which others take less time if they come after it.
+    as features of the rows, that statistics after it can use.
     """
 
     large_chunks: ClassVar[bool] = False

@@ -300,6 +300,40 @@ def test_simplex_cells__are_distinct_and_within_range(rng, classes):
     assert len(set(cells.values())) == len(cells)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_simplex_variances__are_sums_over_the_rows_of_cells(rng, weighted):
+    q = rng.dirichlet(np.full(3, 0.5), 200)
+    thirds = np.array([1 / 3, 2 / 3])
+    weights = rng.random(200) if weighted else np.empty(0)
+    w = weights if weighted else np.ones(200)
+    numbers = np.empty(200, np.int64)
+    row_sums.simplex_numbers(q, thirds, numbers)
+    totals = np.zeros(simplex_cell_count(3))
+    sums, variances = np.zeros((2, len(totals), 3))
+    row_sums.simplex_variances(q, thirds, weights, totals, sums, variances)
+    for cell in range(len(totals)):
+        rows = numbers == cell
+        # sums of at most 200 numbers below 1
+        np.testing.assert_allclose(totals[cell], (w[rows] ** 2).sum(), atol=1e-13)
+        np.testing.assert_allclose(sums[cell], w[rows] @ q[rows], atol=1e-13)
+        expected = w[rows] ** 2 @ (q[rows] * (1.0 - q[rows]))
+        np.testing.assert_allclose(variances[cell], expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_event_sums__are_sums_of_products(rng, weighted):
+    p, event = rng.random((2, 300))
+    event[:200] = event[:200] < 0.5
+    weights = rng.random(300) if weighted else np.empty(0)
+    w = weights if weighted else np.ones(300)
+    sums = np.zeros((7, 2))
+    row_sums.event_sums(p, 1.0 - p, event, weights, sums)
+    a, b = w * p, w * (1.0 - p)
+    terms = np.array([w, w * w, a, b, a * a, a * b, b * b])
+    expected = np.column_stack([terms @ (1.0 - event), terms @ event])
+    np.testing.assert_allclose(sums, expected, rtol=1e-13)  # 300 terms of one sign
+
+
 def test_uniforms__depend_on_seed_stream_row_and_index_alone():
     def draw(seed, stream, start, count, indices):
         out = np.empty((count, indices, 2))

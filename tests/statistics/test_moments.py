@@ -89,6 +89,59 @@ def test_grouped_statistics__share_the_rows_of_groups(rng):
                 np.testing.assert_array_equal(field, of_rows)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments__have_the_same_bits_whether_or_not_the_chunk_keeps_the_features(rng, weighted):
+    features = RandomFourier(n_features=100, bandwidth=0.6)
+    weights = spread_weights(rng, 2000) if weighted else None
+    chunk = drawn_chunk(rng, rows=2000, weights=weights)
+    statistic = Moments(features)
+    assert len(list(features.parts(chunk))) > 1
+    in_parts = statistic.accumulate(statistic.zero(4), chunk)
+    features(chunk)
+    kept = statistic.accumulate(statistic.zero(4), chunk)
+    for name, field, of_kept in zip(in_parts._fields, in_parts, kept, strict=True):
+        np.testing.assert_array_equal(of_kept, field, err_msg=name)
+    w = np.ones(2000) if weights is None else weights
+    phi = features(chunk)
+    products = np.triu((w[:, None] * phi).T @ phi)
+    np.testing.assert_allclose(in_parts.S, products, rtol=1e-12, atol=1e-12 * w.sum())
+
+
+def test_moments__of_no_rows_do_not_change(rng):
+    statistic = Moments(FEATURES)
+    state = statistic.accumulate(statistic.zero(4), drawn_chunk(rng))
+    fields = [field.copy() for field in state]
+    state = statistic.accumulate(state, drawn_chunk(rng).take(np.arange(0)))
+    for field, before_no_rows in zip(state, fields, strict=True):
+        np.testing.assert_array_equal(field, before_no_rows)
+
+
+def test_grouped_moments__take_the_features_that_the_chunk_keeps(rng):
+    statistic = Grouped(Moments(FEATURES), 3)
+    apart = statistic.accumulate(statistic.zero(4), drawn_chunk(np.random.default_rng(7)))
+    chunk = drawn_chunk(np.random.default_rng(7))
+    FEATURES(chunk)
+    shared = statistic.accumulate(statistic.zero(4), chunk)
+    for name, field, of_shared in zip(apart._fields, apart, shared, strict=True):
+        # Products of matrices may round the angles of a row differently among other rows.
+        np.testing.assert_allclose(of_shared, field, rtol=1e-13, atol=1e-13, err_msg=name)
+    for _, part in statistic._parts(chunk):
+        rows = np.searchsorted(chunk.rows, part.rows)
+        np.testing.assert_array_equal(FEATURES(part), FEATURES(chunk)[rows])
+
+
+def test_features__are_kept_for_two_maps(rng):
+    chunk = drawn_chunk(rng)
+    maps = [RandomFourier(n_features=3, bandwidth=h) for h in (0.1, 0.2, 0.3)]
+    oldest, older = (feature_map(chunk) for feature_map in maps[:2])
+    assert maps[0](chunk) is oldest
+    newest = maps[2](chunk)
+    assert maps[1](chunk) is older
+    assert maps[2](chunk) is newest
+    np.testing.assert_array_equal(maps[0](chunk), oldest)
+    assert maps[0](chunk) is not oldest
+
+
 def test_features__of_a_chunk_are_those_of_the_map(rng):
     chunk = drawn_chunk(rng)
     smaller_map = RandomFourier(n_features=3, bandwidth=0.6)

@@ -1,0 +1,26 @@
+"""Calls of LAPACK by address against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibscale.compiled.fortran_calls import solve_factored
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (5, 3), (40, 100), (3, 0)])
+def test_solve_factored__multiplies_by_the_inverse(rng, size, count):
+    a = rng.normal(size=(size, 2 * size))
+    matrix = a @ a.T
+    # Numbers above the diagonal of the factor are not read.
+    factor = np.linalg.cholesky(matrix) + np.triu(np.full((size, size), np.nan), 1)
+    columns = rng.normal(size=(size, count))
+    for order in ("C", "F"):
+        for right_side in (np.array(columns, order=order), np.array(columns[::-1], order=order)[::-1]):
+            right_side.setflags(write=False)
+            solution = solve_factored(np.array(factor, order=order), right_side)
+            np.testing.assert_array_equal(right_side, columns)
+            # The smallest of these matrices has a condition number of about 1e3.
+            np.testing.assert_allclose(
+                solution, np.linalg.solve(matrix, columns), rtol=1e-9, atol=1e-10
+            )
