@@ -328,7 +328,7 @@ def _simplex_cell(q, thirds):
 
 @kernel
 def simplex_numbers(q, thirds, out):
-    """Cell of each point of the simplex.
+    """Cell of each point of the simplex, of three intervals for each class.
 
     Axes:
         q (rows, K)
@@ -340,20 +340,20 @@ def simplex_numbers(q, thirds, out):
 
 
 @kernel
-def simplex_cells(q, thirds, delta, weights, totals, sums):
-    """Σw and Σwδ of each cell of three intervals per class.
+def simplex_cells(numbers, delta, weights, totals, sums):
+    """Σw and Σwδ of each cell of the simplex.
 
     Axes:
-        q, delta (rows, K)
-        thirds (2,)
+        numbers (rows,), see `simplex_numbers`
+        delta (rows, K)
         weights (rows,) or empty
         totals (cells,)
         sums (cells, K)
     """
     weighted = weights.size > 0
-    rows, K = q.shape
+    rows, K = delta.shape
     for i in range(rows):
-        cell = _simplex_cell(q[i], thirds)
+        cell = numbers[i]
         w = weights[i] if weighted else 1.0
         totals[cell] += w
         for k in range(K):
@@ -361,12 +361,12 @@ def simplex_cells(q, thirds, delta, weights, totals, sums):
 
 
 @kernel
-def simplex_variances(q, thirds, weights, totals, sums, variances):
-    """Σw², Σwq and Σw²q(1 − q) of each cell of three intervals per class.
+def simplex_variances(numbers, q, weights, totals, sums, variances):
+    """Σw², Σwq and Σw²q(1 − q) of each cell of the simplex.
 
     Axes:
+        numbers (rows,), see `simplex_numbers`
         q (rows, K)
-        thirds (2,)
         weights (rows,) or empty
         totals (cells,)
         sums, variances (cells, K)
@@ -374,7 +374,7 @@ def simplex_variances(q, thirds, weights, totals, sums, variances):
     weighted = weights.size > 0
     rows, K = q.shape
     for i in range(rows):
-        cell = _simplex_cell(q[i], thirds)
+        cell = numbers[i]
         w = weights[i] if weighted else 1.0
         totals[cell] += w * w
         for k in range(K):

@@ -235,13 +235,16 @@ def simplex_cell_count(classes: int) -> int:
     return 1 + 2 * classes + classes * (classes - 1) // 2
 
 
-def _thirds(chunk: Chunk) -> Floats:
-    """⅓ and ⅔ in the precision of the predictions.
-
-    In float32 they are larger than in float64, and stored predictions of ⅓ have to be equal to ⅓.
-    """
-    stored = chunk.values.dtype if chunk.kind == "probabilities" else np.float64
-    return np.array([1 / 3, 2 / 3], stored).astype(np.float64)
+def _cells(chunk: Chunk) -> Ints:
+    """Cell of the simplex of each prediction (c,), which the chunk keeps."""
+    if SimplexCells not in chunk.views:
+        numbers = np.empty(len(chunk), np.int64)
+        # In float32 ⅓ is larger than in float64, and stored predictions of ⅓ have to be equal to ⅓.
+        stored = chunk.values.dtype if chunk.kind == "probabilities" else np.float64
+        thirds = np.array([1 / 3, 2 / 3], stored).astype(np.float64)
+        row_sums.simplex_numbers(chunk.q, thirds, numbers)
+        chunk.views[SimplexCells] = numbers
+    return chunk.views[SimplexCells]
 
 
 @dataclass(frozen=True)
@@ -256,27 +259,24 @@ class SimplexCells(Statistic):
         return CellState(np.zeros(cells), np.zeros((cells, classes)))
 
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
-        q, thirds, delta = chunk.q, _thirds(chunk), chunk.delta
-        row_sums.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
+        cells = _cells(chunk)
+        row_sums.simplex_cells(cells, chunk.delta, chunk.weights, state.weight, state.delta)
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums  # (B, cells, K)
-        q = chunk.q
-        thirds = _thirds(chunk)
+        cells = _cells(chunk)
         unused = np.zeros(out.shape[1])  # Σw of each cell, which replicates share
         if replicates.draws_labels(chunk):
             # A replicate has the observed sums, but for the rows whose drawn label differs.
             observed = np.zeros(out.shape[1:])
-            row_sums.simplex_cells(q, thirds, chunk.delta, chunk.weights, unused, observed)
+            row_sums.simplex_cells(cells, chunk.delta, chunk.weights, unused, observed)
             out += observed
-            cells = np.empty(len(chunk), np.int64)
-            row_sums.simplex_numbers(q, thirds, cells)
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
             drawn_sums.move_cells(drawn, chunk.labels, cells, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                row_sums.simplex_cells(q, thirds, delta, chunk.weights, unused, out[b])
+                row_sums.simplex_cells(cells, delta, chunk.weights, unused, out[b])
 
 
 class CellNoiseState(NamedTuple):
@@ -298,7 +298,7 @@ class CellNoise(Statistic):
 
     def accumulate(self, state: CellNoiseState, chunk: Chunk) -> CellNoiseState:
         sums = (state.weight2, state.q, state.variance)
-        row_sums.simplex_variances(chunk.q, _thirds(chunk), chunk.weights, *sums)
+        row_sums.simplex_variances(_cells(chunk), chunk.q, chunk.weights, *sums)
         return state
 
     @staticmethod

@@ -16,7 +16,8 @@ def test_solve_factored__multiplies_by_the_inverse(rng, size, count):
     factor = np.linalg.cholesky(matrix) + np.triu(np.full((size, size), np.nan), 1)
     columns = rng.normal(size=(size, count))
     for order in ("C", "F"):
-        for right_side in (np.array(columns, order=order), np.array(columns[::-1], order=order)[::-1]):
+        reversed_rows = np.array(columns[::-1], order=order)
+        for right_side in (np.array(columns, order=order), reversed_rows[::-1]):
             right_side.setflags(write=False)
             solution = solve_factored(np.array(factor, order=order), right_side)
             np.testing.assert_array_equal(right_side, columns)

@@ -290,9 +290,11 @@ def test_simplex_cells__are_distinct_and_within_range(rng, classes):
             sums = np.zeros((len(totals), classes))
             w = np.array([0.5]) if weighted else np.empty(0)
             # three cells along each class
-            thirds = np.array([1 / 3, 2 / 3])
-            row_sums.simplex_cells(row[None], thirds, row[None], w, totals, sums)
+            number = np.empty(1, np.int64)
+            row_sums.simplex_numbers(row[None], np.array([1 / 3, 2 / 3]), number)
+            row_sums.simplex_cells(number, row[None], w, totals, sums)
             (cell,) = np.flatnonzero(totals)
+            assert cell == number[0]
             # an edge belongs to the cell below it
             key = tuple(0 if v <= 1 / 3 else 1 if v <= 2 / 3 else 2 for v in row)
             assert cells.setdefault(key, cell) == cell
@@ -303,14 +305,13 @@ def test_simplex_cells__are_distinct_and_within_range(rng, classes):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_simplex_variances__are_sums_over_the_rows_of_cells(rng, weighted):
     q = rng.dirichlet(np.full(3, 0.5), 200)
-    thirds = np.array([1 / 3, 2 / 3])
     weights = rng.random(200) if weighted else np.empty(0)
     w = weights if weighted else np.ones(200)
     numbers = np.empty(200, np.int64)
-    row_sums.simplex_numbers(q, thirds, numbers)
+    row_sums.simplex_numbers(q, np.array([1 / 3, 2 / 3]), numbers)
     totals = np.zeros(simplex_cell_count(3))
     sums, variances = np.zeros((2, len(totals), 3))
-    row_sums.simplex_variances(q, thirds, weights, totals, sums, variances)
+    row_sums.simplex_variances(numbers, q, weights, totals, sums, variances)
     for cell in range(len(totals)):
         rows = numbers == cell
         # sums of at most 200 numbers below 1
