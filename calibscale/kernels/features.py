@@ -21,6 +21,13 @@ _PART_NUMBERS = 2**17  # features of a part of the rows: a megabyte, to stay in 
 _KEPT_MAPS = 2  # maps of which a chunk keeps the features: those of the estimates and of the tests
 
 
+class PartOfFeatures(NamedTuple):
+    """Positions of features (m,) among those of a larger map, and the factors between them (m,)."""
+
+    positions: Ints
+    factors: Floats
+
+
 class FeatureMap(Protocol):
     """Features of the predictions.
 
@@ -51,6 +58,9 @@ class FeatureMap(Protocol):
 
         The features are equal to `__call__`.  The next part may overwrite them.
         """
+
+    def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
+        """Features of this map among the features of a larger one, or None if it has not these."""
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         """|φ(q)|² for each row (c,)."""
@@ -136,6 +146,18 @@ class RandomFourier:
             phi = kept_rows(len(q), self.size(chunk.n_features))
             self._write(q, phi)
             yield rows, phi
+
+    def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
+        if not isinstance(larger, RandomFourier) or larger.n_features < self.n_features:
+            return None
+        if replace(larger, n_features=self.n_features) != self:
+            return None
+        # The first frequencies are the same, and divided by the root of another number.
+        cosines = classes + np.arange(self.n_features)
+        positions = np.concatenate([np.arange(classes), cosines, cosines + larger.n_features])
+        factors = np.full(len(positions), np.sqrt(larger.n_features / self.n_features))
+        factors[:classes] = 1.0
+        return PartOfFeatures(positions, factors)
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         # The squares cos² and sin² of a frequency add up to 1/F.
@@ -253,6 +275,9 @@ class OneHot:
 
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         yield slice(0, len(chunk)), self(chunk)
+
+    def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
+        return None
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         return self(chunk).sum(axis=1)

@@ -125,6 +125,14 @@ class Moments(Statistic):
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2
 
+    def drawn_part(self, larger: Statistic, sums: tuple[Floats, ...]) -> tuple[Floats, ...] | None:
+        if not isinstance(larger, Moments):
+            return None
+        C, d, t = sums
+        part = self.features.part_of(larger.features, C.shape[1])
+        # |δ|² does not depend on features, and |φ|² not on the number of frequencies.
+        return None if part is None else (C[:, :, part.positions] * part.factors, d, t)
+
     def _observed_sums(self, chunk: Chunk, weighted: Floats) -> Floats:
         """Σwδφᵀ of a chunk (K, m), which keeps it, from features with weights (c, m)."""
         key = Moments, self.features

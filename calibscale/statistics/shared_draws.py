@@ -8,7 +8,7 @@ each chunk of rows, unless a pass over few blocks has parts of the draws in seve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from calibscale.predictions.chunk import Chunk
@@ -30,9 +30,27 @@ def sums_of_sets(statistic: Statistic, seed: int, chunk: Chunk) -> Any:
     """
     replicates = Replicates(statistic, DrawnLabels(seed), 0, DRAWN_SETS)
     if replicates not in chunk.views:
-        zero = replicates.zero(chunk.n_features)
-        chunk.views[replicates] = replicates.accumulate(zero, chunk)
+        sums = _part_of_kept_sums(replicates, chunk)
+        if sums is None:
+            sums = replicates.accumulate(replicates.zero(chunk.n_features), chunk)
+        chunk.views[replicates] = sums
     return chunk.views[replicates]
+
+
+def _part_of_kept_sums(replicates: Replicates, chunk: Chunk) -> Any:
+    """Sums from those that the chunk keeps of a larger statistic with the same draws, or None.
+
+    The kernel test of all classes has the first frequencies of the kernel errors by default.
+    """
+    for key, sums in chunk.views.items():
+        if (
+            isinstance(key, Replicates)
+            and replace(key, statistic=replicates.statistic) == replicates
+        ):
+            part = replicates.statistic.drawn_part(key.statistic, sums)
+            if part is not None:
+                return part
+    return None
 
 
 @dataclass(frozen=True)

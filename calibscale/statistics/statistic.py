@@ -93,6 +93,10 @@ class Statistic(ABC):
         """Add a chunk with residuals drawn from a null to the sums of `zero_drawn`."""
         raise NotImplementedError(type(self).__name__)
 
+    def drawn_part(self, larger: Statistic, sums: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Sums of `zero_drawn` from the sums of a larger statistic, or None if it has not these."""
+        return None
+
     def with_drawn(self, state: Any, sums: tuple[Any, ...], index: int) -> Any:
         """State with the fields of a replicate instead of the observed fields."""
         return state._replace(

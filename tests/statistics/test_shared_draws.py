@@ -12,12 +12,22 @@ from calibscale import session
 from calibscale.errors import OptionError
 from calibscale.evaluation import check as checks
 from calibscale.intervals.resampling import Jackknife
+from calibscale.kernels.features import OneHot, RandomFourier
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
+from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.session import Session
 from calibscale.statistics.null_distributions import DrawnLabels, RandomSigns
 from calibscale.statistics.one_pass import scan_of
 from calibscale.statistics.recombined_draws import RecombinedLabels, RecombinedReplicates
-from calibscale.statistics.shared_draws import DRAWN_SETS, NoiseReplicates, SharedLabels
+from calibscale.statistics.score_sums import Moments
+from calibscale.statistics.shared_draws import (
+    DRAWN_SETS,
+    NoiseReplicates,
+    SharedLabels,
+    sums_of_sets,
+)
 from calibscale.statistics.statistic import Replicates
 from tests.support.forecast_rows import FORECASTS
 from tests.support.forecast_rows import rows as forecast_rows
@@ -162,3 +172,37 @@ def test_check__of_many_rows_takes_one_pass(monkeypatch, passes):
         passes.clear()
         cs.check(source, **{**options, **changed})
         assert len(passes) > 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_sets__of_fewer_frequencies_are_part_of_kept_sums(rng, weighted):
+    logits = rng.normal(size=(300, 4))
+    labels = rng.integers(0, 4, 300)
+    weights = rng.random(300) if weighted else None
+    rules = Rules("logits", Classes(4), 1)
+    smaller, larger = (Moments(RandomFourier(count, bandwidth=0.5)) for count in (6, 20))
+    block = Block(0, logits, labels, weights, None)
+    ((chunk, _),) = chunks(block, rules)
+    ((chunk_with_sums, _),) = chunks(block, rules)
+    sums_of_sets(larger, 3, chunk_with_sums)
+    expected = sums_of_sets(smaller, 3, chunk)
+    for field, part in zip(expected, sums_of_sets(smaller, 3, chunk_with_sums), strict=True):
+        # sums of 300 numbers below 1, with another order of the factors
+        np.testing.assert_allclose(part, field, rtol=1e-12, atol=1e-13)
+    # Other draws are not those that the chunk keeps.
+    for field, part in zip(sums_of_sets(smaller, 4, chunk_with_sums), expected, strict=True):
+        assert not np.array_equal(field, part)
+
+
+@pytest.mark.parametrize(
+    "larger",
+    [
+        RandomFourier(5, 0.5),
+        RandomFourier(20, 0.6),
+        RandomFourier(20, 0.5, 1),
+        OneHot(((1.0, 0.0),)),
+    ],
+)
+def test_features__of_another_kernel_have_no_part(larger):
+    assert RandomFourier(6, 0.5).part_of(larger, 2) is None
+    assert larger.part_of(OneHot(((1.0, 0.0),)), 2) is None
