@@ -28,9 +28,10 @@ def solve_factored(factor: Floats, columns: Floats) -> Floats:
 
     `scipy.linalg.cho_solve` computes the same, and holds the lock meanwhile.
     """
-    factor = np.asfortranarray(factor)
+    factor = np.asfortranarray(factor, np.float64)
     out = np.array(columns, np.float64, order="F")
     size, count = out.shape
+    assert factor.shape == (size, size)  # LAPACK gets addresses alone
     if not out.size:
         return out
     m, n, info = byref(c_int(size)), byref(c_int(count)), byref(c_int(0))

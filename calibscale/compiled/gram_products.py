@@ -20,7 +20,10 @@ _KEPT_BYTES = 2**25  # of an array that a thread keeps: a square of 2,048 featur
 
 
 class _Kept(threading.local):
-    """Arrays that each thread uses again, as new memory would take a tenth of a pass."""
+    """Arrays that each thread uses again, as new memory would take a tenth of a pass.
+
+    They have at most 64 MB for each thread.
+    """
 
     square: Floats = np.zeros((0, 0))  # 0 below the diagonal
     numbers: Floats = np.zeros(0)
@@ -59,13 +62,15 @@ def kept_rows(count: int, size: int) -> Floats:
 def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
     """Write the upper triangle of AᵀA (m, m) for rows A (n, m), or add it to `out`.
 
-    The entries below the diagonal do not change.
+    `out` (m, m) is a contiguous array of float64.  Its entries below the diagonal do not change.
     """
     rows = np.ascontiguousarray(rows, np.float64)
     count, size = rows.shape
-    if not count:
+    # BLAS gets an address, and would write to any other memory as well.
+    assert out.flags.carray and out.dtype == np.float64 and out.shape == (size, size)  # noqa: PT018
+    if not rows.size:
         if not add:
-            out[...] = 0.0
+            out[np.triu_indices(size)] = 0.0
         return
     # In the order of Fortran, the rows are the columns of Aᵀ, and the upper triangle is the lower.
     m, n = byref(c_int(size)), byref(c_int(count))

@@ -385,7 +385,9 @@ def simplex_variances(numbers, q, weights, totals, sums, variances):
 
 @kernel
 def event_sums(p, complement, event, weights, sums):
-    """Σ of w, w², a, b, a², ab, b² of rows without and with the event, a = wp and b = w(1 − p).
+    """Σ of w, w², a, b, a², ab, b² with a = wp and b = w(1 − p).
+
+    The second column has the share `event` of each row, and the first column has the rest.
 
     Axes:
         p, complement (rows,), 1 − p as the complement

@@ -18,7 +18,7 @@ from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.predictions.chunk import Chunk
 
 _PART_NUMBERS = 2**17  # features of a part of the rows: a megabyte, to stay in the cache of a core
-_KEPT_MAPS = 2  # maps of which a chunk keeps the features: those of the estimates and of the tests
+_KEPT_MAPS = 2  # maps of which a chunk keeps the features, such as those of estimates and of tests
 
 
 class PartOfFeatures(NamedTuple):
@@ -56,11 +56,12 @@ class FeatureMap(Protocol):
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         """Slices of the rows of a chunk in their order, each with its features (r, m).
 
-        The features are equal to `__call__`.  The next part may overwrite them.
+        The first slice starts at 0.  The features are equal to `__call__`.  Callers use them before
+        they take another part of any map in the same thread, which may overwrite them.
         """
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
-        """Features of this map among the features of a larger one, or None if it has not these."""
+        """Features of this map among those of a larger map, or None if they are not there."""
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         """|φ(q)|² for each row (c,)."""
@@ -192,7 +193,7 @@ class _KeptFeatures(NamedTuple):
         return self.phi if self.positions is None else self.phi[self.positions]
 
     def of(self, rows: slice) -> Floats:
-        """Features of a slice of the rows.  The next call may overwrite them."""
+        """Features of a slice of the rows, which the next `kept_rows` may overwrite."""
         if self.positions is None:
             return self.phi[rows]
         taken = self.positions[rows]
@@ -227,7 +228,7 @@ def frequencies(n_features: int, classes: int, seed: int) -> Floats:
     return frequencies
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _directions(n_features: int, classes: int, seed: int, bandwidth: float) -> Floats:
     """Frequencies of a kernel with a bandwidth (K, F).  Their products with q are angles."""
     directions = frequencies(n_features, classes, seed).T / bandwidth

@@ -41,7 +41,7 @@ class SoftChunk(Chunk):
 
     @property
     def positive(self) -> Floats:
-        return self.soft[:, 1]
+        return np.ascontiguousarray(self.soft[:, 1])
 
     @property
     def responses(self) -> list[Any]:

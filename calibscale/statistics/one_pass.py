@@ -64,7 +64,8 @@ class Scan:
 
     @property
     def block_bytes(self) -> int:
-        # The block as stored and as decoded, and a chunk with its features, twice by two maps.
+        # The block as stored and as decoded, and a chunk with the features of two maps, which the
+        # parts of a chunk may copy.
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 4 * m + 20) + self.state_bytes
@@ -183,6 +184,7 @@ def scan_of(
     split: Split | None = None,
 ) -> Scan:
     """Task of one pass, see `scan`."""
+    # Statistics that keep arrays on a chunk come first, so that the others find these.
     statistics = tuple(sorted(statistics, key=lambda statistic: not statistic.keeps_arrays))
     drawn = [s for s in statistics if isinstance(s, Replicates)]
     rules = replace(

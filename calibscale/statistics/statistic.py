@@ -32,8 +32,8 @@ class Statistic(ABC):
     depend on the labels.  Without such fields there are no tests.  `powers` has, for each field,
     the power of the weights in its sum.  Without powers there are no bootstrap intervals.  `shared`
     names large fields that depend hardly or not at all on labels, so that a part of the rows has
-    about its share of them.  `keeps_arrays` is true if a chunk keeps arrays of the statistic, such
-    as features of the rows, that statistics after it can use.
+    about its share of them.  `keeps_arrays` is true if a chunk may keep arrays of the statistic,
+    such as features of the rows, that statistics after it can use.
     """
 
     large_chunks: ClassVar[bool] = False
@@ -94,7 +94,7 @@ class Statistic(ABC):
         raise NotImplementedError(type(self).__name__)
 
     def drawn_part(self, larger: Statistic, sums: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Sums of `zero_drawn` from the sums of a larger statistic, or None if it has not these."""
+        """Sums of this statistic among the sums of a larger one, or None if they are not there."""
         return None
 
     def with_drawn(self, state: Any, sums: tuple[Any, ...], index: int) -> Any:

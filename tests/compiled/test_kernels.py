@@ -460,11 +460,12 @@ def test_write_upper_gram__writes_or_adds_the_upper_triangle_of_the_product(rng,
     # rounding of sums of as many terms as rows, of size 1
     tolerance = {"rtol": 1e-12, "atol": 1e-13 * (rows + 1)}
     for matrix in (a, np.asfortranarray(a), a[::-1]):
-        out = np.triu(np.full((width, width), np.nan))
+        below = np.tril(np.full((width, width), 7.0), -1)
+        out = below + np.triu(np.full((width, width), np.nan))
         gram_products.write_upper_gram(matrix, out)
-        np.testing.assert_allclose(out, product, **tolerance)
+        np.testing.assert_allclose(out, below + product, **tolerance)
         gram_products.write_upper_gram(matrix, out, add=True)
-        np.testing.assert_allclose(out, 2 * product, **tolerance)
+        np.testing.assert_allclose(out, below + 2 * product, **tolerance)
 
 
 def test_kept_square__of_a_thread_is_not_changed_by_other_threads(rng):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calibscale.data.arrays import from_arrays
+from calibscale.engine.execution import Execution
 from calibscale.intervals.resampling import Grouped
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.predictions.blocks import Block
@@ -13,7 +15,8 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.label_noise import LabelNoise
-from calibscale.statistics.score_sums import LabelVariances, Moments, SquaredResiduals
+from calibscale.statistics.one_pass import scan, scan_of
+from calibscale.statistics.score_sums import LabelVariances, Moments, NoiseMoments, SquaredResiduals
 
 FEATURES = RandomFourier(n_features=5, bandwidth=0.6)
 BINS = BinCounts("class_wise", tuple(np.linspace(0.0, 1.0, 6).tolist()))
@@ -116,18 +119,38 @@ def test_moments__of_no_rows_do_not_change(rng):
         np.testing.assert_array_equal(field, before_no_rows)
 
 
-def test_grouped_moments__take_the_features_that_the_chunk_keeps(rng):
-    statistic = Grouped(Moments(FEATURES), 3)
-    apart = statistic.accumulate(statistic.zero(4), drawn_chunk(np.random.default_rng(7)))
-    chunk = drawn_chunk(np.random.default_rng(7))
-    FEATURES(chunk)
+def test_grouped_moments__take_the_features_that_the_chunk_keeps():
+    features = RandomFourier(n_features=100, bandwidth=0.6)
+    statistic = Grouped(Moments(features), 3)
+    apart = statistic.accumulate(statistic.zero(4), drawn_chunk(np.random.default_rng(7), 5000))
+    chunk = drawn_chunk(np.random.default_rng(7), 5000)
+    features(chunk)
     shared = statistic.accumulate(statistic.zero(4), chunk)
     for name, field, of_shared in zip(apart._fields, apart, shared, strict=True):
         # Products of matrices may round the angles of a row differently among other rows.
-        np.testing.assert_allclose(of_shared, field, rtol=1e-13, atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(of_shared, field, rtol=1e-12, atol=1e-11, err_msg=name)
     for _, part in statistic._parts(chunk):
         rows = np.searchsorted(chunk.rows, part.rows)
-        np.testing.assert_array_equal(FEATURES(part), FEATURES(chunk)[rows])
+        np.testing.assert_array_equal(features(part), features(chunk)[rows])
+        slices = [part_rows for part_rows, phi in features.parts(part)]
+        assert len(slices) > 1
+        for part_rows, phi in features.parts(part):
+            np.testing.assert_array_equal(phi, features(part)[part_rows])
+
+
+def test_pass__computes_the_features_of_a_row_once(rng, monkeypatch):
+    rows = []
+    write = RandomFourier._write
+
+    def counting_write(features, q, phi):
+        rows.append(len(q))
+        write(features, q, phi)
+
+    monkeypatch.setattr(RandomFourier, "_write", counting_write)
+    source = from_arrays(logits=rng.normal(size=(900, 4)), labels=rng.integers(0, 4, 900))
+    task = scan_of(source, (Moments(FEATURES), NoiseMoments(FEATURES)), source.rules())
+    scan(task, Execution("serial"))
+    assert sum(rows) == 900
 
 
 def test_features__are_kept_for_two_maps(rng):
