@@ -22,7 +22,7 @@ _KEPT_MAPS = 2  # maps of which a chunk keeps the features, such as those of est
 
 
 class PartOfFeatures(NamedTuple):
-    """Positions of features (m,) among those of a larger map, and the factors between them (m,)."""
+    """Positions of features (m,) in a larger map, and the factors between both (m,)."""
 
     positions: Ints
     factors: Floats
@@ -61,7 +61,7 @@ class FeatureMap(Protocol):
         """
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
-        """Features of this map among those of a larger map, or None if they are not there."""
+        """Features of this map in a larger map, or None if the larger map has other features."""
 
     def squared_norms(self, chunk: Chunk) -> Floats:
         """|φ(q)|² for each row (c,)."""

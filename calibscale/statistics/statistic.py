@@ -94,7 +94,7 @@ class Statistic(ABC):
         raise NotImplementedError(type(self).__name__)
 
     def drawn_part(self, larger: Statistic, sums: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Sums of this statistic among the sums of a larger one, or None if they are not there."""
+        """Sums of this statistic from the sums of a larger one, or None if these do not suffice."""
         return None
 
     def with_drawn(self, state: Any, sums: tuple[Any, ...], index: int) -> Any:
