@@ -31,13 +31,9 @@ from .estimators.ckce import CKCE as CKCE
 from .estimators.ckce import CMMD as CMMD
 from .estimators.ckce import CKCECentred as CKCECentred
 from .estimators.forecast_scores import CRPS as CRPS
-from .estimators.forecast_scores import PITKS as PITKS
 from .estimators.forecast_scores import Coverage as Coverage
 from .estimators.forecast_scores import LogScore as LogScore
 from .estimators.forecast_scores import PinballLoss as PinballLoss
-from .estimators.forecast_scores import PITCvM as PITCvM
-from .estimators.forecast_scores import PITKuiper as PITKuiper
-from .estimators.forecast_scores import QuantileECE as QuantileECE
 from .estimators.functional_measures import Bias as Bias
 from .estimators.functional_measures import Deviance as Deviance
 from .estimators.functional_measures import ExpectileLoss as ExpectileLoss
@@ -47,6 +43,10 @@ from .estimators.multicalibration import Multicalibration as Multicalibration
 from .estimators.parametric_measures import CoxIntercept as CoxIntercept
 from .estimators.parametric_measures import CoxSlope as CoxSlope
 from .estimators.parametric_measures import Spiegelhalter as Spiegelhalter
+from .estimators.pit_distances import PITKS as PITKS
+from .estimators.pit_distances import PITCvM as PITCvM
+from .estimators.pit_distances import PITKuiper as PITKuiper
+from .estimators.pit_distances import QuantileECE as QuantileECE
 from .estimators.pit_tests import NormalScores as NormalScores
 from .estimators.pit_tests import PITByForecast as PITByForecast
 from .estimators.pit_tests import PITSmooth as PITSmooth

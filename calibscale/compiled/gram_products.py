@@ -6,7 +6,6 @@ time where A has about as many rows as columns.
 
 from __future__ import annotations
 
-import threading
 from ctypes import byref, c_char, c_double, c_int
 
 import numpy as np
@@ -16,47 +15,6 @@ from calibscale.compiled.fortran_calls import fortran_function
 from calibscale.compiled.jit import kernel
 
 _SQUARE = 8  # rows and columns, a line of the cache of 64 bytes
-_KEPT_BYTES = 2**25  # of an array that a thread keeps: a square of 2,048 features
-
-
-class _Kept(threading.local):
-    """Arrays that each thread uses again, as new memory would take a tenth of a pass.
-
-    They have at most 64 MB for each thread.
-    """
-
-    square: Floats = np.zeros((0, 0))  # 0 below the diagonal
-    numbers: Floats = np.zeros(0)
-
-
-_KEPT = _Kept()
-
-
-def kept_square(size: int) -> Floats:
-    """Matrix (size, size) of the calling thread, 0 below the diagonal, for `write_upper_gram`.
-
-    The next call of the thread returns the same matrix, with the numbers written since.
-    """
-    if len(_KEPT.square) == size:
-        return _KEPT.square
-    square = np.zeros((size, size))
-    if square.nbytes <= _KEPT_BYTES:
-        _KEPT.square = square
-    return square
-
-
-def kept_rows(count: int, size: int) -> Floats:
-    """Matrix (count, size) of the calling thread.
-
-    The next call of the thread returns the same memory, with the numbers written since.
-    """
-    total = count * size
-    if len(_KEPT.numbers) >= total:
-        return _KEPT.numbers[:total].reshape(count, size)
-    numbers = np.empty(total)
-    if numbers.nbytes <= _KEPT_BYTES:
-        _KEPT.numbers = numbers
-    return numbers.reshape(count, size)
 
 
 def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
@@ -74,10 +32,10 @@ def write_upper_gram(rows: Floats, out: Floats, *, add: bool = False) -> None:
         return
     # In the order of Fortran, the rows are the columns of Aᵀ, and the upper triangle is the lower.
     m, n = byref(c_int(size)), byref(c_int(count))
-    one, factor = byref(c_double(1.0)), byref(c_double(1.0 if add else 0.0))
+    one, beta = byref(c_double(1.0)), byref(c_double(1.0 if add else 0.0))
     lower, plain = byref(c_char(b"L")), byref(c_char(b"N"))
     dsyrk = fortran_function("cython_blas", "dsyrk", 10)
-    dsyrk(lower, plain, m, n, one, rows.ctypes.data, m, factor, out.ctypes.data, m)
+    dsyrk(lower, plain, m, n, one, rows.ctypes.data, m, beta, out.ctypes.data, m)
 
 
 @kernel

@@ -10,7 +10,7 @@ from calibscale.data.groups import listed_groups
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.forecast_scores import QuantileECE
+from calibscale.estimators.pit_distances import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
 from calibscale.evaluation.response_bins import BINS, ResponseBins, response_curve

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import elementary, random_draws
-from calibscale.compiled.gram_products import kept_rows
+from calibscale.compiled.kept_arrays import kept_rows
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.predictions.chunk import Chunk
@@ -129,11 +129,11 @@ class RandomFourier:
         # Several statistics of a pass need the same features.
         kept = _kept_features(chunk)
         if self not in kept:
+            if len(kept) == _KEPT_MAPS:
+                del kept[next(iter(kept))]
             phi = np.empty((len(chunk), self.size(chunk.n_features)))
             for rows in self._slices(chunk):
                 self._write(chunk.factors[rows], phi[rows])
-            if len(kept) == _KEPT_MAPS:
-                del kept[next(iter(kept))]
             kept[self] = _KeptFeatures(phi, None)
         return kept[self].of_all()
 
@@ -165,9 +165,9 @@ class RandomFourier:
         return 1.0 + np.einsum("ij,ij->i", chunk.factors, chunk.factors)
 
     def _slices(self, chunk: Chunk) -> Iterator[slice]:
-        """Parts of the rows, with at least as many rows as features if there are so many.
+        """Parts of the rows.  Each but the last has at least as many rows as features.
 
-        Sums of products over fewer rows would mostly read and write the sums.
+        Products of fewer rows would take less time than reading and writing their sums.
         """
         m = self.size(chunk.n_features)
         step = max(_PART_NUMBERS // m, m)
@@ -210,13 +210,9 @@ def _kept_features(chunk: Chunk) -> dict[RandomFourier, _KeptFeatures]:
 
 def share_features(chunk: Chunk, part: Chunk, index: Ints) -> None:
     """Let a part of a chunk, its rows `index`, take the random features that the chunk keeps."""
-    _kept_features(part).update(
-        {
-            features: _KeptFeatures(kept.phi, index)
-            for features, kept in _kept_features(chunk).items()
-            if kept.positions is None
-        }
-    )
+    for features, kept in _kept_features(chunk).items():
+        positions = index if kept.positions is None else kept.positions[index]
+        _kept_features(part)[features] = _KeptFeatures(kept.phi, positions)
 
 
 @lru_cache(maxsize=8)

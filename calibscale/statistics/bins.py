@@ -235,7 +235,7 @@ def simplex_cell_count(classes: int) -> int:
     return 1 + 2 * classes + classes * (classes - 1) // 2
 
 
-def _cells(chunk: Chunk) -> Ints:
+def _cell_numbers(chunk: Chunk) -> Ints:
     """Cell of the simplex of each prediction (c,), which the chunk keeps."""
     if SimplexCells not in chunk.views:
         numbers = np.empty(len(chunk), np.int64)
@@ -259,24 +259,24 @@ class SimplexCells(Statistic):
         return CellState(np.zeros(cells), np.zeros((cells, classes)))
 
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
-        cells = _cells(chunk)
-        row_sums.simplex_cells(cells, chunk.delta, chunk.weights, state.weight, state.delta)
+        numbers = _cell_numbers(chunk)
+        row_sums.simplex_cells(numbers, chunk.delta, chunk.weights, state.weight, state.delta)
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums  # (B, cells, K)
-        cells = _cells(chunk)
+        numbers = _cell_numbers(chunk)
         unused = np.zeros(out.shape[1])  # Σw of each cell, which replicates share
         if replicates.draws_labels(chunk):
             # A replicate has the observed sums, but for the rows whose drawn label differs.
             observed = np.zeros(out.shape[1:])
-            row_sums.simplex_cells(cells, chunk.delta, chunk.weights, unused, observed)
+            row_sums.simplex_cells(numbers, chunk.delta, chunk.weights, unused, observed)
             out += observed
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
-            drawn_sums.move_cells(drawn, chunk.labels, cells, weights, out)
+            drawn_sums.move_cells(drawn, chunk.labels, numbers, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                row_sums.simplex_cells(cells, delta, chunk.weights, unused, out[b])
+                row_sums.simplex_cells(numbers, delta, chunk.weights, unused, out[b])
 
 
 class CellNoiseState(NamedTuple):
@@ -298,7 +298,7 @@ class CellNoise(Statistic):
 
     def accumulate(self, state: CellNoiseState, chunk: Chunk) -> CellNoiseState:
         sums = (state.weight2, state.q, state.variance)
-        row_sums.simplex_variances(_cells(chunk), chunk.q, chunk.weights, *sums)
+        row_sums.simplex_variances(_cell_numbers(chunk), chunk.q, chunk.weights, *sums)
         return state
 
     @staticmethod

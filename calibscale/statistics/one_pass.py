@@ -64,8 +64,8 @@ class Scan:
 
     @property
     def block_bytes(self) -> int:
-        # The block as stored and as decoded, and a chunk with the features of two maps, which the
-        # parts of a chunk may copy.
+        # The block as stored and as decoded, and a chunk with its features: those of two maps, of a
+        # third map that parts of the chunk still use, and those with weights.
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 4 * m + 20) + self.state_bytes

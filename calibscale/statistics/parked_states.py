@@ -42,7 +42,8 @@ def _packed(field: Any) -> Any:
     if not (suits and field.dtype == np.float64 and field.flags.c_contiguous):
         return field
     table = field.reshape(-1, field.shape[-1])
-    # Most large arrays are full, which one column shows without a look at the others.
+    # Rows with a number in the last column are not empty, and most large arrays have so many of
+    # these rows that the other columns do not matter.
     if 2 * np.count_nonzero(table[:, -1]) > len(table):
         return field
     # A row is empty if all bits are 0, so that −0 is not lost.

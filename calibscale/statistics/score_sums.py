@@ -12,7 +12,8 @@ from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, row_sums
-from calibscale.compiled.gram_products import add_upper_rows, kept_square, write_upper_gram
+from calibscale.compiled.gram_products import add_upper_rows, write_upper_gram
+from calibscale.compiled.kept_arrays import kept_square
 from calibscale.data.hashes import mixed
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Approximation
@@ -134,7 +135,10 @@ class Moments(Statistic):
         return None if part is None else (C[:, :, part.positions] * part.factors, d, t)
 
     def _observed_sums(self, chunk: Chunk, weighted: Floats) -> Floats:
-        """Σwδφᵀ of a chunk (K, m), which keeps it, from features with weights (c, m)."""
+        """Σwδφᵀ with the observed labels (K, m), from weighted features (c, m).
+
+        The chunk keeps the sums for other draws.
+        """
         key = Moments, self.features
         if key not in chunk.views:
             chunk.views[key] = chunk.delta.T @ weighted

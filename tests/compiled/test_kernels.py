@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
@@ -466,35 +465,6 @@ def test_write_upper_gram__writes_or_adds_the_upper_triangle_of_the_product(rng,
         np.testing.assert_allclose(out, below + product, **tolerance)
         gram_products.write_upper_gram(matrix, out, add=True)
         np.testing.assert_allclose(out, below + 2 * product, **tolerance)
-
-
-def test_kept_square__of_a_thread_is_not_changed_by_other_threads(rng):
-    def product(rows):
-        out = gram_products.kept_square(40)
-        gram_products.write_upper_gram(rows, out)
-        return out
-
-    a, b = rng.normal(size=(2, 30, 40))
-    of_this_thread = product(a)
-    assert gram_products.kept_square(40) is of_this_thread
-    with ThreadPoolExecutor(1) as pool:
-        of_thread = pool.submit(product, b).result()
-    np.testing.assert_allclose(of_this_thread, np.triu(a.T @ a), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(of_thread, np.triu(b.T @ b), rtol=1e-12, atol=1e-12)
-
-
-def test_kept_rows__are_the_same_memory_for_each_shape_that_fits():
-    rows = gram_products.kept_rows(30, 7)
-    assert rows.shape == (30, 7)
-    assert np.shares_memory(rows, gram_products.kept_rows(7, 30))
-    assert np.shares_memory(rows, gram_products.kept_rows(2, 3))
-
-
-def test_kept_arrays__are_not_large():
-    gram_products.kept_square(2100)
-    gram_products.kept_rows(2100, 2100)
-    assert len(gram_products._KEPT.square) < 2100
-    assert len(gram_products._KEPT.numbers) < 2100**2
 
 
 @pytest.mark.parametrize("weighted", [False, True])

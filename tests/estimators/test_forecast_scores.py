@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 import calibscale as cs
-from calibscale.estimators.forecast_scores import PITKuiper, QuantileECE
+from calibscale.estimators.pit_distances import PITKuiper, QuantileECE
 from calibscale.statistics.forecast_totals import CELLS, PITState
 from tests.support.logit_arrays import CLOSE
 
