@@ -19,6 +19,8 @@ _TWO_OVER_PI = 0.6366197723675814
 _PI_2_HIGH = 1.57079632673412561417e00  # π/2 in three pieces of 33 bits
 _PI_2_MIDDLE = 6.07710050630396597660e-11
 _PI_2_LOW = 2.02226624879595063154e-21
+_TO_INTEGER = 1.5 * 2.0**52  # a sum with it is rounded to an integer, in the lowest bits
+_SIGN_SHIFT = np.int64(62)  # from the bit of 2 to the sign of a float64
 _DISTANCES = 128  # distances of a row that are summed side by side
 
 
@@ -163,36 +165,41 @@ def _choose_exp2(t, c):
 
 @inlined("contract")
 def sincos(x):
-    """(sin x, cos x), absolute error below 3e-16 for |x| ≤ 1e5, growing as |x|·1e-21 beyond."""
-    # x = k·π/2 + r with |r| ≤ π/4, where Taylor polynomials reach the precision of float64.
+    """(sin x, cos x), absolute error below 3e-16 for |x| ≤ 1e5.
+
+    Beyond, the error grows as |x|·1e-21 on processors that multiply and add with one rounding.
+    Floating-point numbers above 3e15 are half a radian apart or more.  Their results are arbitrary
+    within ±1.
+    """
+    # x = k·π/2 + r with |r| ≤ π/4.
     k = np.rint(x * _TWO_OVER_PI)
     r = ((x - k * _PI_2_HIGH) - k * _PI_2_MIDDLE) - k * _PI_2_LOW
+    r = 0.0 if abs(r) > 1.0 else r  # k has no digits of its units
     z = r * r
-    s = -1.0 / 1307674368000.0 + z * (1.0 / 355687428096000.0)
-    s = 1.0 / 6227020800.0 + z * s
-    s = -1.0 / 39916800.0 + z * s
-    s = 1.0 / 362880.0 + z * s
-    s = -1.0 / 5040.0 + z * s
-    s = 1.0 / 120.0 + z * s
-    s = -1.0 / 6.0 + z * s
+    # Minimax polynomials of (sin r − r)/r³ and (cos r − 1 + r²/2)/r⁴ in r² ≤ (π/4)², weighted so
+    # that sine and cosine have errors below 4e-18.
+    s = -2.5050758384194565e-08 + z * 1.5896811786611497e-10
+    s = 2.7557313693571795e-06 + z * s
+    s = -1.9841269829812378e-04 + z * s
+    s = 8.3333333333224191e-03 + z * s
+    s = -1.6666666666666632e-01 + z * s
     s = r + r * (z * s)
-    c = 1.0 / 20922789888000.0 + z * (-1.0 / 6402373705728000.0)
-    c = -1.0 / 87178291200.0 + z * c
-    c = 1.0 / 479001600.0 + z * c
-    c = -1.0 / 3628800.0 + z * c
-    c = 1.0 / 40320.0 + z * c
-    c = -1.0 / 720.0 + z * c
-    c = 1.0 / 24.0 + z * c
+    c = 2.0875723478832306e-09 + z * -1.1359658833783758e-11
+    c = -2.7557314353787657e-07 + z * c
+    c = 2.4801587289487009e-05 + z * c
+    c = -1.3888888888874131e-03 + z * c
+    c = 4.1666666666666600e-02 + z * c
     c = -0.5 + z * c
     c = 1.0 + z * c
-    # A quarter turn exchanges sine and cosine, and changes one of the signs.
-    quadrant = np.int64(k) & 3
+    # A quarter turn exchanges sine and cosine, and changes one of the signs.  The two lowest bits
+    # of the sum are k modulo 4, and a conversion of k to an integer would take longer.
+    quadrant = np.float64(k + _TO_INTEGER).view(np.int64)
     odd = (quadrant & 1) != 0
-    sine = c if odd else s
-    cosine = s if odd else c
-    sine = -sine if quadrant >= 2 else sine
-    cosine = -cosine if (quadrant == 1 or quadrant == 2) else cosine
-    return sine, cosine
+    sine = np.float64(c if odd else s).view(np.int64)
+    cosine = np.float64(s if odd else c).view(np.int64)
+    sine = np.int64(sine ^ ((quadrant & 2) << _SIGN_SHIFT))
+    cosine = np.int64(cosine ^ (((quadrant + 1) & 2) << _SIGN_SHIFT))
+    return sine.view(np.float64), cosine.view(np.float64)
 
 
 @kernel

@@ -61,16 +61,35 @@ def test_log_of_zero__is_that_of_the_smallest_number():
     assert np.log(5e-324) == LOG_SMALLEST
 
 
-@pytest.mark.parametrize("reach", [1.0, 50.0, 1e5])
-def test_sincos__absolute_error_is_a_rounding(reach):
-    z = np.linspace(-reach, reach, MANY).reshape(-1, 2)
+def _waves(z):
+    """Cosines and sines of z (rows, 2)."""
     phi = np.empty((len(z), 5))
     # the feature of the mean is not touched
     phi[:, 0] = 7.0
     elementary.fourier_features(z, 1.0, phi)
-    np.testing.assert_allclose(phi[:, 1:3], np.cos(z), rtol=0, atol=3e-16)
-    np.testing.assert_allclose(phi[:, 3:5], np.sin(z), rtol=0, atol=3e-16)
     assert (phi[:, 0] == 7.0).all()
+    return phi[:, 1:3], phi[:, 3:5]
+
+
+@pytest.mark.parametrize("reach", [1.0, 50.0, 1e5])
+def test_sincos__absolute_error_is_a_rounding(reach):
+    z = np.linspace(-reach, reach, MANY).reshape(-1, 2)
+    cosines, sines = _waves(z)
+    np.testing.assert_allclose(cosines, np.cos(z), rtol=0, atol=3e-16)
+    np.testing.assert_allclose(sines, np.sin(z), rtol=0, atol=3e-16)
+
+
+def test_sincos__signs_and_turns_at_multiples_of_a_right_angle():
+    z = np.arange(-8, 8).reshape(-1, 2) * (math.pi / 2)
+    cosines, sines = _waves(z)
+    np.testing.assert_array_equal(np.rint(cosines.ravel()), [1, 0, -1, 0] * 4)
+    np.testing.assert_array_equal(np.rint(sines.ravel()), [0, 1, 0, -1] * 4)
+
+
+def test_sincos__stay_bounded_where_numbers_are_a_turn_apart():
+    z = np.geomspace(1e15, 1e300, MANY).reshape(-1, 2)
+    for waves in (*_waves(z), *_waves(-z)):
+        assert np.abs(waves).max() <= 1.0 + 2.0**-52
 
 
 def _chunk(values, labels, kind="logits", **rules):
