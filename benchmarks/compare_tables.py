@@ -11,9 +11,9 @@ from compare_contestants import TASKS
 
 Rows = list[dict[str, Any]]
 Lines = list[list[str]]
-# Factor between times that count as alike: repeated runs of one contestant on a busy machine differ
-# by 2.3 in the median.
-ALIKE = 2.5
+# Factor between times that count as alike: repeated runs of one contestant differ by 1.5 in the
+# median.
+ALIKE = 1.6
 ROUNDING = 1e-12  # relative error of sums in float64
 
 
