@@ -146,13 +146,13 @@ def test_table_of_contestants__marks_alike_times_and_approximations(
     rows: list[dict[str, Any]] = [
         {"what": "limits", "seconds": 20.0, "bytes": 6e9},
         run | {"by": "a", "seconds": 0.1, "values": {"kce": 0.5}},
-        run | {"by": "b", "seconds": 0.25, "values": {"kce": 0.5, "error": 0.001}},
+        run | {"by": "b", "seconds": 0.16, "values": {"kce": 0.5, "error": 0.001}},
         # An error of the size of rounding is no approximation.
-        run | {"by": "c", "seconds": 0.26, "values": {"kce": 0.5, "error": 1e-16}},
+        run | {"by": "c", "seconds": 0.17, "values": {"kce": 0.5, "error": 1e-16}},
     ]
     assert of_task("kernel_top", rows)[1] == [
         *("1,000", "2"),
-        *("**100 ms**, 50 MB", "**250 ms**, 50 MB, ± 2.0e-03", "260 ms, 50 MB"),
+        *("**100 ms**, 50 MB", "**160 ms**, 50 MB, ± 2.0e-03", "170 ms, 50 MB"),
     ]
     assert [duration(seconds) for seconds in (0.0, 0.00019, 0.9994, 0.9996, 12.3)] == [
         *("0 ms", "0.19 ms", "999 ms", "1.0 s", "12 s"),
