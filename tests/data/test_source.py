@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -509,21 +508,22 @@ def test_sample__of_a_store_is_read_on_as_many_threads_as_there_are_processors(
     tmp_path, rng, monkeypatch, small_chunks, cpus
 ):
     readers = set()
+    all_read = threading.Barrier(cpus)
     read_values = DirectArray.__getitem__
 
-    def read_slowly(array, rows):
-        readers.add(threading.get_ident())
-        time.sleep(0.01)  # so that each thread gets rows
+    def read_with_the_others(array, rows):
+        if threading.get_ident() not in readers:
+            readers.add(threading.get_ident())
+            all_read.wait(timeout=60)
         return read_values(array, rows)
 
     monkeypatch.setattr("calibscale.data.source.available_cpus", lambda: cpus)
-    monkeypatch.setattr(DirectArray, "__getitem__", read_slowly)
     logits, labels = rng.normal(size=(6000, 2)), rng.integers(0, 2, 6000)
     plain = from_arrays(logits=logits, labels=labels)
     store = LogitStore.create(tmp_path / "s.zarr", classes=2, dtype="float64")
     with store.writer() as writer:
         writer.append(logits, labels)
-    readers.clear()
+    monkeypatch.setattr(DirectArray, "__getitem__", read_with_the_others)
     blocks = list(store.source.sample(300))
     assert len(readers) == cpus
     assert len(blocks) == 6  # 1,024 rows are read together
