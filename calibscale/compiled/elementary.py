@@ -19,7 +19,7 @@ _TWO_OVER_PI = 0.6366197723675814
 _PI_2_HIGH = 1.57079632673412561417e00  # π/2 in three pieces of 33 bits
 _PI_2_MIDDLE = 6.07710050630396597660e-11
 _PI_2_LOW = 2.02226624879595063154e-21
-_TO_INTEGER = 1.5 * 2.0**52  # a sum with it is rounded to an integer, in the lowest bits
+_TO_INTEGER = 1.5 * 2.0**52  # the lowest bits of a sum with it are an integer, up to 2^51
 _SIGN_SHIFT = np.int64(62)  # from the bit of 2 to the sign of a float64
 _DISTANCES = 128  # distances of a row that are summed side by side
 
@@ -167,17 +167,17 @@ def _choose_exp2(t, c):
 def sincos(x):
     """(sin x, cos x), absolute error below 3e-16 for |x| ≤ 1e5.
 
-    Beyond, the error grows as |x|·1e-21 on processors that multiply and add with one rounding.
-    Floating-point numbers above 3e15 are half a radian apart or more.  Their results are arbitrary
-    within ±1.
+    Beyond 1e6, the error grows as |x|·1e-16 on processors that round products before they are
+    added, and stays below 3e-16 to 1e14 on others.  Neighbouring floating-point numbers above 3e15
+    are half a radian apart, and their results are arbitrary within ±1.
     """
-    # x = k·π/2 + r with |r| ≤ π/4.
+    # x = k·π/2 + r with |r| ≤ π/4.  Above 5e14, k may be the integer beside, and |r| up to 1.3.
     k = np.rint(x * _TWO_OVER_PI)
     r = ((x - k * _PI_2_HIGH) - k * _PI_2_MIDDLE) - k * _PI_2_LOW
-    r = 0.0 if abs(r) > 1.0 else r  # k has no digits of its units
+    r = 0.0 if abs(r) > 1.5 else r  # above 3e15, where powers of r could be huge; NaN remains NaN
     z = r * r
-    # Minimax polynomials of (sin r − r)/r³ and (cos r − 1 + r²/2)/r⁴ in r² ≤ (π/4)², weighted so
-    # that sine and cosine have errors below 4e-18.
+    # Minimax polynomials of (sin r − r)/r³ and (cos r − 1 + r²/2)/r⁴ in r² ≤ (π/4)², by which sine
+    # and cosine err by less than 5e-18.
     s = -2.5050758384194565e-08 + z * 1.5896811786611497e-10
     s = 2.7557313693571795e-06 + z * s
     s = -1.9841269829812378e-04 + z * s

@@ -25,7 +25,7 @@ ABOVE_ONE = 14
 
 SMALLEST = 2.0**-500  # smallest number that is multiplied: subnormal products are slow
 
-_STRIP = 512  # numbers of a few rows, whose exponentials stay in the fastest cache
+_STRIP = 512  # numbers in a strip of rows, at least one, to stay in the fastest cache
 _SIGN_LESS = np.int64(0x7FFFFFFFFFFFFFFF)
 _INFINITY = np.int64(0x7FF0000000000000)
 
@@ -92,10 +92,10 @@ def _subtract(row, largest, out):
 
 @inlined()
 def _exponentiate(rows):
-    """x ← e^x for rows (r, K).
+    """x ← e^x for contiguous rows (r, K).
 
-    One loop over all numbers has no remainder of a vector in each row, which takes as long as
-    several vectors.
+    A loop over each row would end with single numbers that do not fill a vector, which take as
+    long as several vectors.  One loop over all numbers has one such end.
     """
     numbers = rows.reshape(-1)
     for j in range(numbers.size):
@@ -143,7 +143,7 @@ def score_logits(x, labels, top, confidence, complement, brier, nll, status):
             _, largest, finite = extent_of(x[i])
             status[i] = _complaint(finite, labels[i], K)
             if status[i] <= UNLABELLED:
-                confidence[i] = largest
+                confidence[i] = largest  # kept here until the exponentials are there
                 _subtract(x[i], largest, exponentials[i - start])
             else:
                 exponentials[i - start] = 0.0  # `exp` is undefined for NaN
@@ -213,6 +213,8 @@ def score_two_logits(x, labels, top, confidence, complement, brier, nll, status)
 @kernel
 def softmax(x, confidence, q):
     """q = e^(x − max x) · max q, or 0 where the product is below SMALLEST.
+
+    Rows that are not valid get arbitrary numbers.
 
     Axes:
         x (rows, K) float32 or float64

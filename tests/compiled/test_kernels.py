@@ -86,7 +86,23 @@ def test_sincos__signs_and_turns_at_multiples_of_a_right_angle():
     np.testing.assert_array_equal(np.rint(sines.ravel()), [0, 1, 0, -1] * 4)
 
 
-def test_sincos__stay_bounded_where_numbers_are_a_turn_apart():
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="products are rounded before they are added")
+@pytest.mark.parametrize(("reach", "error"), [(1e8, 3e-16), (1e14, 3e-16), (3e15, 1e-9)])
+def test_sincos__of_large_angles_keep_their_digits(rng, reach, error):
+    z = rng.uniform(-reach, reach, (MANY, 2))
+    cosines, sines = _waves(z)
+    np.testing.assert_allclose(cosines, np.cos(z), rtol=0, atol=error)
+    np.testing.assert_allclose(sines, np.sin(z), rtol=0, atol=error)
+
+
+def test_sincos__of_nan_and_infinity_are_nan():
+    with np.errstate(invalid="ignore"):  # interpreted, ∞ − ∞ warns
+        both = _waves(np.array([[np.nan, np.inf], [-np.inf, np.nan]]))
+    for waves in both:
+        assert np.isnan(waves).all()
+
+
+def test_sincos__stay_bounded_for_huge_angles():
     z = np.geomspace(1e15, 1e300, MANY).reshape(-1, 2)
     for waves in (*_waves(z), *_waves(-z)):
         assert np.abs(waves).max() <= 1.0 + 2.0**-52
