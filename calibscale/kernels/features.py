@@ -56,8 +56,9 @@ class FeatureMap(Protocol):
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         """Slices of the rows of a chunk in their order, each with its features (r, m).
 
-        The first slice starts at 0.  The features are equal to `__call__`.  Callers use them before
-        they take another part of any map in the same thread, which may overwrite them.
+        The first slice starts at 0.  The features are equal to `__call__`, up to rounding.  Callers
+        use them before they take another part of any map in the same thread, which may overwrite
+        them.
         """
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
