@@ -35,10 +35,15 @@ class FeatureMap(Protocol):
     ----------
     begins_with_predictions : bool
         Whether the first K features are `Chunk.factors`.
+    in_parts : bool
+        Whether `parts` computes features when they are taken, so that a chunk need not hold them.
     """
 
     @property
     def begins_with_predictions(self) -> bool: ...
+
+    @property
+    def in_parts(self) -> bool: ...
 
     def resolve(self, *setups: DataProfile, notion: str = "canonical") -> FeatureMap:
         """Copy of the map with every default replaced by its value for all of several models."""
@@ -60,6 +65,9 @@ class FeatureMap(Protocol):
         use them before they take another part of any map in the same thread, which may overwrite
         them.
         """
+
+    def part_bytes(self, classes: int) -> int:
+        """Bytes of the largest part of `parts`, with what is needed to compute it."""
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
         """Features of this map in a larger map, or None if the larger map has other features."""
@@ -89,6 +97,7 @@ class RandomFourier:
     """
 
     begins_with_predictions: ClassVar[bool] = True
+    in_parts: ClassVar[bool] = True
 
     n_features: int = 100
     bandwidth: float | None = None
@@ -149,6 +158,10 @@ class RandomFourier:
             self._write(q, phi)
             yield rows, phi
 
+    def part_bytes(self, classes: int) -> int:
+        # The features of a row, and the angles of its frequencies.
+        return 8 * self._part_rows(classes) * (self.size(classes) + self.n_features)
+
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
         if not isinstance(larger, RandomFourier) or larger.n_features < self.n_features:
             return None
@@ -170,10 +183,13 @@ class RandomFourier:
 
         Products of fewer rows would take less time than reading and writing their sums.
         """
-        m = self.size(chunk.n_features)
-        step = max(_PART_NUMBERS // m, m)
+        step = self._part_rows(chunk.n_features)
         for start in range(0, len(chunk), step):
             yield slice(start, start + step)
+
+    def _part_rows(self, classes: int) -> int:
+        m = self.size(classes)
+        return max(_PART_NUMBERS // m, m)
 
     def _write(self, q: Floats, phi: Floats) -> None:
         """Write the features of predictions (r, K) into phi (r, m)."""
@@ -249,6 +265,7 @@ class OneHot:
     """
 
     begins_with_predictions: ClassVar[bool] = False
+    in_parts: ClassVar[bool] = False
 
     points: tuple[tuple[float, ...], ...]
 
@@ -273,6 +290,9 @@ class OneHot:
 
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         yield slice(0, len(chunk)), self(chunk)
+
+    def part_bytes(self, classes: int) -> int:
+        return 0  # the chunk holds the features, which are counted by its rows
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
         return None

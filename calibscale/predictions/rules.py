@@ -9,7 +9,9 @@ from calibscale.errors import OptionError, require
 from calibscale.predictions.target import Target
 
 DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, if the chunk is not large for other reasons
-_LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk, unless each chunk has a cost of its own
+_NUMBERS = 2**20  # numbers of the rows of a chunk: 8 MB
+_LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk with features of its rows, or with replicates
+_PLAIN_ROWS = 2**15  # of a chunk with neither, unless it has a cost of its own
 # Rows of a chunk whose rows have many numbers.  Each chunk reads and writes sums of products, which
 # takes much of its time if it has few rows.  The numbers of a chunk limit its memory to 32 MB.
 _WIDE_ROWS, _WIDE_NUMBERS = 1024, 2**22
@@ -28,7 +30,7 @@ class Rules:
     chunk_rows : int
         Rows in a stored chunk, which errors name, or 1 where they name no chunks.
     features : int
-        Largest m of the statistics.
+        Largest number of features that a chunk holds for each of its rows.
     tolerance : float
         Allowed deviation of a row's sum of probabilities from 1.  Softmax outputs in float16 and
         float32 deviate by rounding, rows with a missing class by far more.
@@ -77,17 +79,20 @@ class Rules:
 
     @property
     def compute_rows(self) -> int:
-        """Number of rows in a chunk: some megabytes with m features, to stay in cache.
+        """Number of rows in a chunk.
 
-        Replicates with drawn labels have a cost per chunk, as each reads and writes its sums.  They
-        take more rows, but not so many that the labels leave the cache.
+        Chunks are large, because each costs calls of Python, for which threads wait for each other.
+        A chunk with m features of each row has some megabytes, to stay in cache.  Replicates with
+        drawn labels have a cost per chunk, as each reads and writes its sums.  They take more rows,
+        but not so many that the labels leave the cache.
         """
-        if self.large_chunks:
-            # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
-            # ones.
-            return max(512, 2**20 // self.target.n_features)
+        rows = max(_NUMBERS // self.target.n_features, _LEAST_ROWS)
+        if self.large_chunks:  # such as a factorisation of each chunk
+            return rows
+        if not (self.features or self.replicates):
+            return min(rows, _PLAIN_ROWS)
         numbers = 2 * self.target.n_features + self.features
-        rows = max(2**20 // numbers, min(_WIDE_ROWS, _WIDE_NUMBERS // numbers))
+        rows = max(_NUMBERS // numbers, min(_WIDE_ROWS, _WIDE_NUMBERS // numbers))
         if self.replicates and self.target.has_single_labels:
             rows = max(rows, min(2048, 2**21 // numbers))
             rows = min(rows, DRAWN_LABELS // self.replicates)

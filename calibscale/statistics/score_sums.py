@@ -56,7 +56,14 @@ class Moments(Statistic):
     shared: ClassVar[tuple[str, ...]] = ("S",)
 
     def size(self, classes: int) -> int:
+        return 0 if self.features.in_parts else self.features.size(classes)
+
+    def drawn_size(self, classes: int) -> int:
         return self.features.size(classes)
+
+    def work_bytes(self, classes: int) -> int:
+        m = self.features.size(classes)
+        return 8 * m * m + self.features.part_bytes(classes)
 
     def zero(self, classes: int) -> MomentState:
         m = self.features.size(classes)

@@ -58,7 +58,15 @@ class Statistic(ABC):
         return {}
 
     def size(self, classes: int) -> int:
-        """Number of features computed for a row."""
+        """Number of features that a chunk holds for each of its rows."""
+        return 0
+
+    def drawn_size(self, classes: int) -> int:
+        """Number of features that a chunk holds for each row while replicates are drawn."""
+        return self.size(classes)
+
+    def work_bytes(self, classes: int) -> int:
+        """Bytes of the arrays that a thread uses again in each chunk, beside its state."""
         return 0
 
     @abstractmethod
@@ -133,7 +141,7 @@ class Replicates(Statistic):
         return self.statistic.large_chunks
 
     def size(self, classes: int) -> int:
-        return self.statistic.size(classes)
+        return self.statistic.drawn_size(classes)
 
     def zero(self, classes: int) -> Any:
         return self.statistic.zero_drawn(classes, self.last - self.first)
