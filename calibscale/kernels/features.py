@@ -66,8 +66,8 @@ class FeatureMap(Protocol):
         them.
         """
 
-    def part_bytes(self, classes: int) -> int:
-        """Bytes of the largest part of `parts`, with what is needed to compute it."""
+    def part_bytes(self, classes: int, rows: int) -> int:
+        """Bytes of the largest part of a chunk of `rows`, with what is needed to compute it."""
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
         """Features of this map in a larger map, or None if the larger map has other features."""
@@ -158,9 +158,9 @@ class RandomFourier:
             self._write(q, phi)
             yield rows, phi
 
-    def part_bytes(self, classes: int) -> int:
+    def part_bytes(self, classes: int, rows: int) -> int:
         # The features of a row, and the angles of its frequencies.
-        return 8 * self._part_rows(classes) * (self.size(classes) + self.n_features)
+        return 8 * min(self._part_rows(classes), rows) * (self.size(classes) + self.n_features)
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:
         if not isinstance(larger, RandomFourier) or larger.n_features < self.n_features:
@@ -291,7 +291,7 @@ class OneHot:
     def parts(self, chunk: Chunk) -> Iterator[tuple[slice, Floats]]:
         yield slice(0, len(chunk)), self(chunk)
 
-    def part_bytes(self, classes: int) -> int:
+    def part_bytes(self, classes: int, rows: int) -> int:
         return 0  # the chunk holds the features, which are counted by its rows
 
     def part_of(self, larger: FeatureMap, classes: int) -> PartOfFeatures | None:

@@ -69,7 +69,7 @@ class Scan:
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 4 * m + 20) + self.state_bytes
-        work += max((s.work_bytes(K) for s in self.statistics), default=0)
+        work += max((s.work_bytes(K, rows) for s in self.statistics), default=0)
         return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:

@@ -61,9 +61,9 @@ class Moments(Statistic):
     def drawn_size(self, classes: int) -> int:
         return self.features.size(classes)
 
-    def work_bytes(self, classes: int) -> int:
+    def work_bytes(self, classes: int, rows: int) -> int:
         m = self.features.size(classes)
-        return 8 * m * m + self.features.part_bytes(classes)
+        return 8 * m * m + self.features.part_bytes(classes, rows)
 
     def zero(self, classes: int) -> MomentState:
         m = self.features.size(classes)

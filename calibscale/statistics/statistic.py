@@ -65,8 +65,8 @@ class Statistic(ABC):
         """Number of features that a chunk holds for each row while replicates are drawn."""
         return self.size(classes)
 
-    def work_bytes(self, classes: int) -> int:
-        """Bytes of the arrays that a thread uses again in each chunk, beside its state."""
+    def work_bytes(self, classes: int, rows: int) -> int:
+        """Bytes of the arrays, beside its state, that a thread uses for each chunk of `rows`."""
         return 0
 
     @abstractmethod

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -15,8 +18,10 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.label_noise import LabelNoise
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import scan, scan_of
 from calibscale.statistics.score_sums import LabelVariances, Moments, NoiseMoments, SquaredResiduals
+from calibscale.statistics.statistic import Replicates
 
 FEATURES = RandomFourier(n_features=5, bandwidth=0.6)
 BINS = BinCounts("class_wise", tuple(np.linspace(0.0, 1.0, 6).tolist()))
@@ -50,6 +55,53 @@ def test_moments__of_residuals_keep_their_digits(rng, scale, weighted):
     size = np.abs(terms).sum(axis=0).max()
     # A difference of two sums loses about two of 16 digits, and the sum of 400 rows one more.
     np.testing.assert_allclose(state.C, exact.astype(float), rtol=0, atol=1e-12 * size)
+
+
+def pass_over(statistics, classes, rows=40_000):
+    logits = np.random.default_rng(2).normal(size=(rows, classes)).astype(np.float32)
+    source = from_arrays(logits=logits, labels=np.arange(rows) % classes)
+    return scan_of(source, statistics, Rules("logits", Classes(classes)))
+
+
+def test_chunks__have_more_rows_where_they_hold_no_features():
+    moments, labels = Moments(FEATURES), DrawnLabels(0)
+    in_parts = pass_over((moments,), 10)
+    assert (in_parts.rules.features, in_parts.rules.compute_rows) == (0, 32768)
+    for statistics in [
+        (NoiseMoments(FEATURES),),
+        (moments, NoiseMoments(FEATURES)),
+        (Moments(OneHot(((0.1,) * 10,) * 20)),),
+        (moments, Replicates(moments, labels, 0, 9)),
+    ]:
+        held = pass_over(statistics, 10).rules
+        assert held.features == 20
+        assert held.compute_rows == 8192
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(2, 32768), (100, 10485), (5000, 512)])
+def test_chunks__of_many_classes_have_fewer_rows(classes, expected):
+    assert Rules("logits", Classes(classes)).compute_rows == expected
+
+
+@pytest.mark.parametrize(("classes", "rows"), [(2, 40_000), (10, 40_000), (300, 3000), (1500, 900)])
+@pytest.mark.parametrize("feature_map", [RandomFourier(100, 0.5), RandomFourier(400, 0.5)])
+def test_memory__of_a_block_is_below_its_plan(classes, rows, feature_map):
+    statistics = (Moments(feature_map), BinCounts("class_wise", BINS.edges), LabelNoise())
+    task = pass_over(statistics, classes, rows)
+    task.state(0)  # what is computed once for all blocks
+
+    def traced_state():
+        tracemalloc.start()
+        try:
+            task.state(0)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # A new thread has none of the arrays that threads use again.
+    with ThreadPoolExecutor(1) as pool:
+        peak = pool.submit(traced_state).result()
+    assert peak < task.block_bytes
 
 
 @pytest.mark.parametrize("classes", [2, 4, 50])
