@@ -13,6 +13,7 @@ A file or folder that fails a check stays as it is, and its kernels are compiled
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
 import shlex
@@ -24,7 +25,7 @@ from typing import Any, ClassVar
 
 import numba
 from llvmlite import binding
-from numba.core import caching, serialize
+from numba.core import caching, environment, serialize
 from numba.core.runtime import rtsys
 from platformdirs import user_cache_path
 
@@ -147,6 +148,36 @@ def _content(path: Path) -> bytes:
     return content
 
 
+class _Unpickler(pickle.Unpickler):
+    """Unpickler of compiled code that leaves the modules of its functions unread.
+
+    Numba imports the module of each function that a kernel calls, also of its own functions such as
+    ``np.empty``, which takes a twentieth of a second in all.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Function or class of a name."""
+        if (module, name) == (environment.__name__, environment._rebuild_env.__name__):
+            return _environment
+        return super().find_class(module, name)
+
+
+def _environment(module: str, constants: list[Any], name: str) -> environment.Environment:
+    """Environment of a compiled function, with its constants.
+
+    Its globals are those of object mode, and kernels are compiled without that mode.  The name of
+    the module is needed to write the environment to the cache again.
+    """
+    known = environment.lookup_environment(name)
+    if known is not None:
+        return known
+    made = environment.Environment({"__name__": module})
+    made.consts[:] = constants
+    made.env_name = name
+    environment.Environment._memo[name] = made
+    return made
+
+
 class _Entries:
     """Files of a kernel, one for each signature, instead of Numba's index and data files.
 
@@ -164,7 +195,7 @@ class _Entries:
         if not _trusted_folder():
             return None
         try:
-            stored, compiled = pickle.loads(_content(self._path(key)))
+            stored, compiled = _Unpickler(io.BytesIO(_content(self._path(key)))).load()
         except (FileNotFoundError, AttributeError, ImportError):
             # An entry of another release may name a class that does not exist any more.
             return None
