@@ -235,7 +235,8 @@ class KLCE(SKCE):
         ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, and a
         correction from a sample of rows.  ``landmarks``: landmarks alone, one pass with a bound of
         the error, and an OptionError if the bound is not far below the noise.  ``auto``: the first
-        that is exact, or has an error far below the noise, and is fast.
+        that is exact, or has an error far below the noise, and is fast.  Tests of many rows take
+        ``features`` instead of ``tiles``, as each replicate would visit all pairs.
     tolerance : float
         Relative tolerance of the series.
     normalization : {"pairs", "kernel_sum"}

@@ -18,15 +18,20 @@ from calibscale.kernels.pair_sums import Pairs, sampled_mean
 from calibscale.kernels.pair_tasks import PairState, PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import panel_cuts
-from calibscale.predictions.notions import problems
+from calibscale.predictions.notions import problems, width
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
 from calibscale.statistics.fourier_modes import Modes, check_size, spectral_statistic
-from calibscale.statistics.nystrom_map import landmark_statistic, nystrom_statistic
+from calibscale.statistics.nystrom_map import Nystrom, landmark_statistic, nystrom_statistic
 from calibscale.statistics.statistic import PairStatistic, Statistic
 
 _FEW_ROWS = 3000  # number of rows up to which all pairs take milliseconds
-_SOME_ROWS = 50_000  # number of rows up to which all pairs take seconds
+_SOME_FORECASTS = 50_000  # number of forecasts up to which all pairs take seconds
+# A pair of rows takes the time of its coordinates and of 20 more.  The unit of the following times
+# is the time of one coordinate, about 0.02 nanoseconds on two cores.
+_QUICK = 4e10  # all pairs of 50,000 rows of ten classes, in less than a second
+_LANDMARK = 1800  # one row with one landmark
+_QUICK_TEST = 1.5e8  # all pairs of 3,000 rows of ten classes: a test takes hundreds of their times
 _FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts
 _FEW_MODES = 2**15  # modes of a replicate, half a megabyte
 _FEWEST_FEATURES = 32  # frequencies of a test of any number of forecasts
@@ -50,7 +55,7 @@ def choose_method(
 
 def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | None, str]:
     """Method, statistic and reason, as `choose_method` returns them, for ``auto``."""
-    settings, profile = statistics.settings, statistics.profile
+    settings, profile, kernel = statistics.settings, statistics.profile, statistics.kernel
     if profile.rows <= _FEW_ROWS:
         return "tiles", None, f"tiles: every pair of {profile.rows} rows is quick"
     try:
@@ -60,18 +65,30 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
         reason = str(error)
     # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
-    if profile.source.target.is_embedded and profile.rows <= _SOME_ROWS:
+    few_forecasts = profile.source.target.is_embedded and profile.rows <= _SOME_FORECASTS
+    if few_forecasts:
         with suppress(OptionError):  # tiles take any kernel
             chosen = statistics.reproducing_landmarks()
             count = chosen.landmarks.m
             return "landmarks", chosen, f"landmarks: {count}, with an error far below the noise"
     by_kernel_sum = settings.normalization == "kernel_sum"
-    if profile.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
+    cost = pair_cost(settings.notion, profile, kernel)
+    if few_forecasts or cost <= _QUICK or kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
     with suppress(OptionError):  # features take kernels that landmarks do not
         if not (profile.is_stream and profile.source.target.is_embedded):
-            return "nystrom", statistics.nystrom(), f"nystrom: {reason}"
+            statistic = statistics.nystrom()
+            landmarks = statistic.landmarks.m
+            if cost <= _LANDMARK * landmarks * profile.rows:
+                return "tiles", None, f"tiles: every pair is as quick as {landmarks} landmarks"
+            return "nystrom", statistic, f"nystrom: {reason}"
     return "features", statistics.features(), f"features: {reason}"
+
+
+def pair_cost(notion: str, profile: DataProfile, kernel: ProductKernel) -> float:
+    """Time of a sum over all pairs of rows, in the unit of `_QUICK`."""
+    coordinates = width(notion, profile.n_features) + len(kernel.columns)
+    return profile.rows * (profile.rows - 1) / 2 * (coordinates + 20)
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,7 @@ class _Statistics:
             )
         return statistic
 
-    def nystrom(self) -> PairStatistic:
+    def nystrom(self) -> Nystrom:
         """Landmarks that approximate the kernel."""
         settings = self.settings
         return nystrom_statistic(
@@ -230,13 +247,23 @@ class BoundSKCE(BoundEstimator):
             count = min(
                 self.settings.n_features, max(_FEATURE_ROWS // profile.rows, _FEWEST_FEATURES)
             )
-            return replace(self.settings, method="features", n_features=count).bind(profile)
+            return self._by_features(profile, n_features=count)
         if self.settings.method in ("nystrom", "landmarks"):
-            return replace(self.settings, method="features").bind(profile)
+            return self._by_features(profile)
+        cost = pair_cost(self.settings.notion, profile, self.product)
+        if self.statistic is None and self.chosen and cost > _QUICK_TEST:
+            with suppress(OptionError):  # not all kernels and divisors have features
+                return self._by_features(profile)
         # Replicates are sums of waves in float64.  An estimate that is computed otherwise would
         # miss ties with them.
         settings = replace(self.settings, precision="float64")
         return replace(self, settings=settings, closed_form=False)
+
+    def _by_features(self, profile: DataProfile, **changes: Any) -> BoundEstimator:
+        """Estimator for a test by random features, with changed settings."""
+        bound = replace(self.settings, method="features", **changes).bind(profile)
+        reason = f"features: replicates by {self.settings.method} take much longer"
+        return replace(bound, notes=(*bound.notes[:-1], reason))
 
     def open_ended(self) -> BoundSKCE:
         if not isinstance(self.statistic, Modes | LocalFeatures):

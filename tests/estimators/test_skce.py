@@ -348,10 +348,15 @@ def _choice(n, estimator, classes=2, x=None):
         (3001, dict(prediction_kernel="laplace"), 2, "tiles", "no short Fourier series"),
         (3001, {}, 3, "tiles", "for scalar predictions"),
         (3001, dict(notion="top_label"), 3, "spectral", "a Fourier series of"),
-        (50_001, dict(covariate_kernel="laplace"), 2, "features", "no short Fourier series"),
-        (50_001, {}, 3, "nystrom", "for scalar predictions"),
-        (50_001, dict(prediction_kernel="linear+gaussian"), 2, "tiles", "linear"),
-        (50_001, dict(normalization="kernel_sum"), 3, "tiles", "for scalar predictions"),
+        (50_001, {}, 3, "tiles", "for scalar predictions"),
+        (60_001, {}, 300, "nystrom", "for scalar predictions"),
+        (50_001, dict(covariate_kernel="laplace"), 2, "tiles", "no short Fourier series"),
+        (70_001, dict(covariate_kernel="laplace"), 2, "features", "no short Fourier series"),
+        (70_001, {}, 3, "tiles", "as quick as 991 landmarks"),
+        (150_001, {}, 3, "nystrom", "for scalar predictions"),
+        (150_001, dict(n_features=100), 3, "nystrom", "for scalar predictions"),
+        (70_001, dict(prediction_kernel="linear+gaussian"), 2, "tiles", "linear"),
+        (70_001, dict(normalization="kernel_sum"), 3, "tiles", "for scalar predictions"),
         (3001, dict(prediction_bandwidth=1e-9), 2, "tiles", "the Fourier series would need"),
         (3001, dict(method="tiles"), 2, "tiles", "as requested"),
         (100, dict(method="spectral"), 2, "spectral", "as requested"),
@@ -363,6 +368,45 @@ def test_auto__selects_the_first_exact_and_fast_method(n, options, classes, meth
     assert result == method
     assert note.startswith(f"{method}: ")
     assert why in note
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "classes", "method"),
+    [
+        (3000, {}, 3, "tiles"),
+        (4000, {}, 3, "features"),
+        (4000, dict(method="tiles"), 3, "tiles"),
+        (1500, {}, 300, "features"),
+        (4000, {}, 2, "spectral"),
+        (4000, dict(normalization="kernel_sum"), 3, "tiles"),
+        (4000, dict(prediction_kernel="linear+gaussian"), 3, "tiles"),
+    ],
+)
+def test_auto__tests_by_features_where_replicates_of_all_pairs_take_long(
+    n, options, classes, method
+):
+    rng = np.random.default_rng(n)
+    q = rng.dirichlet([1] * classes, n)
+    source = cs.from_arrays(probabilities=q, labels=rng.integers(0, classes, n))
+    profile = DataProfile(source, Rules("probabilities", Classes(classes), 1))
+    settings = KLCE((), **options)
+    for_test = settings.bind(profile).for_test(profile)
+    assert for_test.settings.method == method
+    if method == "features":
+        assert for_test.notes[-1] == "features: replicates by tiles take much longer"
+
+
+def test_features_of_a_test__have_about_the_p_value_of_all_pairs():
+    rng = np.random.default_rng(8)
+    q = rng.dirichlet([1.0, 2.0, 3.0, 4.0], 4000)
+    drawn = (q.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1)
+    source = cs.from_arrays(probabilities=q**1.1 / (q**1.1).sum(axis=1)[:, None], labels=drawn)
+    by_default, tiles = cs.calibration_test(source, ["kce", "kce(method=tiles)"])
+    assert (by_default.parameters["method"], tiles.parameters["method"]) == ("features", "tiles")
+    # 1,000 frequencies err by about 3 % of the spread of the null, which replicates share.
+    spread = tiles.null_distribution.deviation
+    assert by_default.value == pytest.approx(tiles.value, abs=0.15 * spread)
+    assert by_default.p_value == pytest.approx(tiles.p_value, abs=0.08)
 
 
 def test_auto__notes_the_selected_method(data):

@@ -73,9 +73,9 @@ def test_chunks__have_more_rows_where_they_hold_no_features():
         (Moments(OneHot(((0.1,) * 10,) * 20)),),
         (moments, Replicates(moments, labels, 0, 9)),
     ]:
-        held = pass_over(statistics, 10).rules
-        assert held.features == 20
-        assert held.compute_rows == 8192
+        rules = pass_over(statistics, 10).rules
+        assert rules.features == 20
+        assert rules.compute_rows == 8192
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(2, 32768), (100, 10485), (5000, 512)])
