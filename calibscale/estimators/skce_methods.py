@@ -30,7 +30,9 @@ _SOME_FORECASTS = 50_000  # number of forecasts up to which all pairs take secon
 # A pair of rows takes the time of its coordinates and of 20 more.  The unit of the following times
 # is the time of one coordinate, about 0.02 nanoseconds on two cores.
 _QUICK = 4e10  # all pairs of 50,000 rows of ten classes, in less than a second
+_BEARABLE = 2e11  # all pairs of 110,000 rows of ten classes, in less than five seconds
 _LANDMARK = 1800  # one row with one landmark
+_ROOTS = 3.5  # times as long as a pair of Gaussians: kernels of distances that are not squared
 _QUICK_TEST = 1.5e8  # all pairs of 3,000 rows of ten classes: a test takes hundreds of their times
 _FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts
 _FEW_MODES = 2**15  # modes of a replicate, half a megabyte
@@ -75,20 +77,35 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
     cost = pair_cost(settings.notion, profile, kernel)
     if few_forecasts or cost <= _QUICK or kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
+    landmarks = None
     with suppress(OptionError):  # features take kernels that landmarks do not
         if not (profile.is_stream and profile.source.target.is_embedded):
-            statistic = statistics.nystrom()
-            landmarks = statistic.landmarks.m
-            if cost <= _LANDMARK * landmarks * profile.rows:
-                return "tiles", None, f"tiles: every pair is as quick as {landmarks} landmarks"
-            return "nystrom", statistic, f"nystrom: {reason}"
+            landmarks = statistics.nystrom()
+    if cost <= _BEARABLE and not _quicker_and_precise(landmarks, settings, profile, cost):
+        return "tiles", None, f"tiles: {reason}"
+    if landmarks is not None:
+        return "nystrom", landmarks, f"nystrom: {reason}"
     return "features", statistics.features(), f"features: {reason}"
+
+
+def _quicker_and_precise(
+    statistic: Nystrom | None, settings: Any, profile: DataProfile, cost: float
+) -> bool:
+    """Whether landmarks take less time than all pairs, and fewer than allowed are enough."""
+    if statistic is None:
+        return False
+    count = statistic.landmarks.m
+    return count < settings.n_features and _LANDMARK * count * profile.rows < cost
 
 
 def pair_cost(notion: str, profile: DataProfile, kernel: ProductKernel) -> float:
     """Time of a sum over all pairs of rows, in the unit of `_QUICK`."""
-    coordinates = width(notion, profile.n_features) + len(kernel.columns)
-    return profile.rows * (profile.rows - 1) / 2 * (coordinates + 20)
+    coordinates = len(kernel.columns)
+    if kernel.prediction != "none":
+        coordinates += width(notion, profile.n_features)
+    factors = {kernel.prediction, kernel.covariate if kernel.columns else "none"}
+    slower = _ROOTS if factors & {"laplace", "matern32", "matern52"} else 1.0
+    return profile.rows * (profile.rows - 1) / 2 * (coordinates + 20) * slower
 
 
 @dataclass(frozen=True)

@@ -330,6 +330,9 @@ def test_engines__give_the_same_bits(rng, method):
     assert serial == threads
 
 
+LAPLACE = dict(prediction_kernel="none", covariate_kernel="laplace")  # of the covariates alone
+
+
 def _choice(n, estimator, classes=2, x=None):
     rng = np.random.default_rng(n)
     q = rng.dirichlet([1] * classes, n)
@@ -349,12 +352,14 @@ def _choice(n, estimator, classes=2, x=None):
         (3001, {}, 3, "tiles", "for scalar predictions"),
         (3001, dict(notion="top_label"), 3, "spectral", "a Fourier series of"),
         (50_001, {}, 3, "tiles", "for scalar predictions"),
-        (60_001, {}, 300, "nystrom", "for scalar predictions"),
-        (50_001, dict(covariate_kernel="laplace"), 2, "tiles", "no short Fourier series"),
-        (70_001, dict(covariate_kernel="laplace"), 2, "features", "no short Fourier series"),
-        (70_001, {}, 3, "tiles", "as quick as 991 landmarks"),
-        (150_001, {}, 3, "nystrom", "for scalar predictions"),
-        (150_001, dict(n_features=100), 3, "nystrom", "for scalar predictions"),
+        (70_001, {}, 3, "tiles", "for scalar predictions"),  # 991 landmarks take longer
+        (130_001, {}, 3, "nystrom", "for scalar predictions"),
+        (30_001, {}, 300, "tiles", "for scalar predictions"),  # 1,000 landmarks err
+        (40_001, {}, 300, "nystrom", "for scalar predictions"),
+        (70_001, dict(covariate_kernel="laplace"), 2, "tiles", "no short Fourier series"),
+        (75_001, dict(covariate_kernel="laplace"), 2, "features", "no short Fourier series"),
+        (60_001, LAPLACE, 2, "tiles", "no short Fourier series"),
+        (80_001, LAPLACE, 2, "nystrom", "no short Fourier series"),
         (70_001, dict(prediction_kernel="linear+gaussian"), 2, "tiles", "linear"),
         (70_001, dict(normalization="kernel_sum"), 3, "tiles", "for scalar predictions"),
         (3001, dict(prediction_bandwidth=1e-9), 2, "tiles", "the Fourier series would need"),
@@ -368,6 +373,12 @@ def test_auto__selects_the_first_exact_and_fast_method(n, options, classes, meth
     assert result == method
     assert note.startswith(f"{method}: ")
     assert why in note
+
+
+def test_auto__takes_few_landmarks_that_are_quick_and_precise():
+    # Two probabilities that sum to 1 have a kernel on a line.
+    assert _choice(70_001, KLCE((), notion="canonical"), 2)[0] == "nystrom"
+    assert _choice(50_001, KLCE((), notion="canonical"), 2)[0] == "tiles"
 
 
 @pytest.mark.parametrize(
