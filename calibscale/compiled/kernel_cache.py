@@ -165,8 +165,8 @@ class _Unpickler(pickle.Unpickler):
 def _environment(module: str, constants: list[Any], name: str) -> environment.Environment:
     """Environment of a compiled function, with its constants.
 
-    Its globals are those of object mode, and kernels are compiled without that mode.  The name of
-    the module is needed to write the environment to the cache again.
+    Only object mode reads its globals, and kernels are compiled without that mode.  The name of the
+    module is needed to write the environment to the cache again.
     """
     known = environment.lookup_environment(name)
     if known is not None:

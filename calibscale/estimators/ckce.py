@@ -443,7 +443,7 @@ class ExactCKCE(BoundEstimator):
         name = self.settings.conditional_on
         return () if name is None else (name,)
 
-    def for_test(self, profile: DataProfile) -> BoundEstimator:
+    def for_test(self, profile: DataProfile, *, draws: bool = True) -> BoundEstimator:
         raise no_replicates(self.name, self.settings.method)
 
     def pair_work(self, rows: int, classes: int) -> PairWork:

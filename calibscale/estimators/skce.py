@@ -127,7 +127,7 @@ class SKCE(Estimator):
             bound.settings,
             prediction_bandwidth=bound.product.prediction_bandwidth,
             covariate_bandwidth=named_bandwidths(bound.settings, bound.product) or None,
-            method=self.method,
+            method="auto" if bound.chosen else self.method,
             bandwidth_share=None,
         )
 

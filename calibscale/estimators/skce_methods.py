@@ -27,16 +27,16 @@ from calibscale.statistics.statistic import PairStatistic, Statistic
 
 _FEW_ROWS = 3000  # number of rows up to which all pairs take milliseconds
 _SOME_FORECASTS = 50_000  # number of forecasts up to which all pairs take seconds
-# A pair of rows takes the time of its coordinates and of 20 more.  The unit of the following times
-# is the time of one coordinate, about 0.02 nanoseconds on two cores.
-_QUICK = 4e10  # all pairs of 50,000 rows of ten classes, in less than a second
-_BEARABLE = 2e11  # all pairs of 110,000 rows of ten classes, in less than five seconds
-_LANDMARK = 1800  # one row with one landmark
-_ROOTS = 3.5  # times as long as a pair of Gaussians: kernels of distances that are not squared
-_QUICK_TEST = 1.5e8  # all pairs of 3,000 rows of ten classes: a test takes hundreds of their times
 _FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts
 _FEW_MODES = 2**15  # modes of a replicate, half a megabyte
 _FEWEST_FEATURES = 32  # frequencies of a test of any number of forecasts
+# A pair of rows takes as long as its coordinates and 20 more.  The unit of the next four numbers is
+# the time of a coordinate, about 0.02 nanoseconds on two cores.
+_QUICK = 4e10  # all pairs of 50,000 rows of ten classes, in less than a second
+_BEARABLE = 2e11  # all pairs of 110,000 rows of ten classes, in less than five seconds
+_LANDMARK = 1800  # a row with one landmark
+_QUICK_TEST = 1.5e8  # all pairs of 3,000 rows of ten classes: a test takes hundreds of their times
+_ROOTS = 3.5  # time of a kernel of distances relative to that of a Gaussian of squared distances
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
 
@@ -254,7 +254,7 @@ class BoundSKCE(BoundEstimator):
         """Bound of the terms of the mean over pairs."""
         return self.settings.largest_term
 
-    def for_test(self, profile: DataProfile) -> BoundEstimator:
+    def for_test(self, profile: DataProfile, *, draws: bool = True) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
         is_short = isinstance(self.statistic, Modes) and self.statistic.numbers <= _FEW_MODES
@@ -267,8 +267,7 @@ class BoundSKCE(BoundEstimator):
             return self._by_features(profile, n_features=count)
         if self.settings.method in ("nystrom", "landmarks"):
             return self._by_features(profile)
-        cost = pair_cost(self.settings.notion, profile, self.product)
-        if self.statistic is None and self.chosen and cost > _QUICK_TEST:
+        if draws and self._is_slow_test(profile):
             with suppress(OptionError):  # not all kernels and divisors have features
                 return self._by_features(profile)
         # Replicates are sums of waves in float64.  An estimate that is computed otherwise would
@@ -276,10 +275,20 @@ class BoundSKCE(BoundEstimator):
         settings = replace(self.settings, precision="float64")
         return replace(self, settings=settings, closed_form=False)
 
+    def _is_slow_test(self, profile: DataProfile) -> bool:
+        """Whether all pairs, which nobody requested, take longer than features in a test.
+
+        They do not where there are fewer rows than features of a row.
+        """
+        cost = pair_cost(self.settings.notion, profile, self.product)
+        many_rows = profile.rows > 2 * self.settings.n_features
+        return self.statistic is None and self.chosen and many_rows and cost > _QUICK_TEST
+
     def _by_features(self, profile: DataProfile, **changes: Any) -> BoundEstimator:
         """Estimator for a test by random features, with changed settings."""
         bound = replace(self.settings, method="features", **changes).bind(profile)
-        reason = f"features: replicates by {self.settings.method} take much longer"
+        # The last note has the reason for the method, which nobody requested.
+        reason = "features: the replicates of the test are sums over features"
         return replace(bound, notes=(*bound.notes[:-1], reason))
 
     def open_ended(self) -> BoundSKCE:

@@ -329,7 +329,8 @@ def _bound(session: Session, tests: _Tests, null: Null) -> Run:
     for estimator in run.fitting:
         if reason := null.unsupported(estimator):
             raise OptionError(reason)
-    run = replace(run, chosen=tuple(for_test(e, run.profile) for e in run.fitting))
+    chosen = (for_test(e, run.profile, draws=null.draws) for e in run.fitting)
+    run = replace(run, chosen=tuple(chosen))
     return run.within_memory(lambda e: e.needs)
 
 

@@ -47,8 +47,11 @@ class HasTestMethod(Protocol):
     `calibration_test` and the tests of a day ask for it before they draw.
     """
 
-    def for_test(self, profile: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method that has replicates, or raise an OptionError."""
+    def for_test(self, profile: DataProfile, *, draws: bool = True) -> BoundEstimator:
+        """Return the estimator with a method that has replicates, or raise an OptionError.
+
+        Without `draws` there are no replicates, so that their time does not count.
+        """
         ...
 
 
@@ -119,9 +122,13 @@ def as_error(estimator: BoundEstimator) -> BoundEstimator:
     return estimator.as_error if isinstance(estimator, HasError) else estimator
 
 
-def for_test(estimator: BoundEstimator, profile: DataProfile) -> BoundEstimator:
+def for_test(
+    estimator: BoundEstimator, profile: DataProfile, *, draws: bool = True
+) -> BoundEstimator:
     """Estimator with a method that has replicates, or an OptionError where it has none."""
-    return estimator.for_test(profile) if isinstance(estimator, HasTestMethod) else estimator
+    if not isinstance(estimator, HasTestMethod):
+        return estimator
+    return estimator.for_test(profile, draws=draws)
 
 
 def bare(estimator: BoundEstimator, *states: Any) -> Estimate:

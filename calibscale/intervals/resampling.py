@@ -26,7 +26,7 @@ from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, 
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
 from calibscale.statistics.shared_draws import NoiseReplicates, SharedLabels
-from calibscale.statistics.statistic import Replicates, Statistic, redraws
+from calibscale.statistics.statistic import Replicates, Statistic, bytes_of_rows, redraws
 
 
 class Estimated(Protocol):
@@ -326,6 +326,9 @@ class Stacked(Statistic):
 
     def size(self, classes: int) -> int:
         return self.statistic.size(classes)
+
+    def work_bytes(self, classes: int, rows: int) -> int:
+        return self.statistic.work_bytes(classes, rows) + bytes_of_rows(classes, rows)
 
     def zero(self, classes: int) -> Any:
         zero = self.statistic.zero(classes)

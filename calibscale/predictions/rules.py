@@ -10,7 +10,8 @@ from calibscale.predictions.target import Target
 
 DRAWN_LABELS = 2**21  # drawn labels of a chunk, 8 MB, if the chunk is not large for other reasons
 _NUMBERS = 2**20  # numbers of the rows of a chunk: 8 MB
-_LEAST_ROWS, _MOST_ROWS = 512, 8192  # of a chunk with features of its rows, or with replicates
+_LEAST_ROWS = 512  # of a chunk
+_MOST_ROWS = 8192  # of a chunk with features of its rows, or with replicates
 _PLAIN_ROWS = 2**15  # of a chunk with neither, unless it has a cost of its own
 # Rows of a chunk whose rows have many numbers.  Each chunk reads and writes sums of products, which
 # takes much of its time if it has few rows.  The numbers of a chunk limit its memory to 32 MB.

@@ -21,7 +21,7 @@ from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import Read
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Statistic, bytes_of_rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class OfPossibleLabels(Statistic):
 
     def size(self, classes: int) -> int:
         return self.statistic.size(classes)
+
+    def work_bytes(self, classes: int, rows: int) -> int:
+        return self.statistic.work_bytes(classes, rows) + bytes_of_rows(classes, rows)
 
     def zero(self, classes: int) -> Any:
         return self.statistic.zero(classes)

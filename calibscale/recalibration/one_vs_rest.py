@@ -35,7 +35,7 @@ from calibscale.recalibration.recalibrator import (
 from calibscale.recalibration.score_ranks import FIRST_DIGITS
 from calibscale.statistics.label_table import LabelTable
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Statistic, bytes_of_rows
 
 _BINARY: dict[str, type[RecalibrationMethod]] = {
     kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ, HistogramBinning)
@@ -81,6 +81,9 @@ class OfClass(Statistic):
 
     def size(self, classes: int) -> int:
         return self.statistic.size(2)
+
+    def work_bytes(self, classes: int, rows: int) -> int:
+        return self.statistic.work_bytes(2, rows) + bytes_of_rows(2, rows)
 
     def zero(self, classes: int) -> Any:
         return self.statistic.zero(2)

@@ -19,7 +19,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.results.levels import missing_last
 from calibscale.statistics.parked_states import parked, resumed
-from calibscale.statistics.statistic import Replicates, Statistic
+from calibscale.statistics.statistic import Replicates, Statistic, bytes_of_rows
 
 States = dict[Statistic, Any]
 MAX_GROUPS = 1000  # each group has states of its own in memory
@@ -68,7 +68,9 @@ class Scan:
         # third map that parts of the chunk still use, and those with weights.
         K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
-        work = 8 * rows * (4 * K + 4 * m + 20) + self.state_bytes
+        work = bytes_of_rows(K, rows) + 8 * rows * 4 * m + self.state_bytes
+        if self.split is not None or self.rules.group is not None:
+            work += bytes_of_rows(K, rows)  # the rows of a fold or group
         work += max((s.work_bytes(K, rows) for s in self.statistics), default=0)
         return 2 * self.source.row_bytes * self.block_rows + work
 

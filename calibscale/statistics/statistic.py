@@ -58,11 +58,14 @@ class Statistic(ABC):
         return {}
 
     def size(self, classes: int) -> int:
-        """Number of features that a chunk holds for each of its rows."""
+        """Number of features that a chunk holds for each of its rows, see `accumulate`.
+
+        It is 0 where `accumulate` computes the features of some rows at a time.
+        """
         return 0
 
     def drawn_size(self, classes: int) -> int:
-        """Number of features that a chunk holds for each row while replicates are drawn."""
+        """Number of features that a chunk holds for each of its rows, see `draw`."""
         return self.size(classes)
 
     def work_bytes(self, classes: int, rows: int) -> int:
@@ -277,6 +280,11 @@ class PairStatistic(Statistic):
 def _power(weights: Floats, power: int) -> Floats:
     """Power of the weights, where 0⁰ is 0, as rows of weight 0 do not count."""
     return weights**power if power else (weights > 0).astype(np.float64)
+
+
+def bytes_of_rows(classes: int, rows: int) -> int:
+    """Bytes of a chunk of rows: predictions, residuals and what is computed from them."""
+    return 8 * rows * (4 * classes + 20)
 
 
 def weights_of(chunk: Chunk) -> Floats:

@@ -136,6 +136,37 @@ def test_cached_kernels__load_no_implementations_of_functions(tmp_path):
     assert (compiled[1].strip(), cached[1].strip()) == ("True", "False")
 
 
+def test_cached_kernels__of_types_that_come_one_by_one_are_equal(tmp_path):
+    """A kernel that is compiled beside a loaded one shares its functions, and is stored as well."""
+    code = (
+        "import sys, numpy as np\n"
+        "from calibscale.compiled import scored_rows\n"
+        "print('numba.np.arrayobj' in sys.modules)\n"
+        "for kind in sys.argv[1:]:\n"
+        "    x = np.arange(12.0).reshape(4, 3).astype(kind)\n"
+        "    top, status = np.zeros((2, 4), np.int64)\n"
+        "    scores = np.zeros((4, 4))\n"
+        "    scored_rows.score_logits(x, np.arange(4) % 3, top, *scores, status)\n"
+        "    print(kind, scores.tolist(), 'numba.np.arrayobj' in sys.modules)\n"
+    )
+
+    def run(*kinds, cache=tmp_path):
+        return subprocess.run(
+            [sys.executable, "-c", code, *kinds],
+            env={**os.environ, "CALIBSCALE_CACHE_DIR": str(cache)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+
+    single, double = run("float32")[1], run("float64", cache=tmp_path / "other")[1]
+    # Only a compilation needs the module with the functions of arrays.
+    read = single.replace("True", "False")
+    assert run("float32") == ["False", read]
+    assert run("float32", "float64") == ["False", read, double]
+    assert run("float32", "float64") == ["False", read, double.replace("True", "False")]
+
+
 def test_cache__is_created_for_this_user_alone(compiled):
     cache, _ = compiled
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.rglob("*"))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,10 +58,16 @@ def test_moments__of_residuals_keep_their_digits(rng, scale, weighted):
     np.testing.assert_allclose(state.C, exact.astype(float), rtol=0, atol=1e-12 * size)
 
 
-def pass_over(statistics, classes, rows=40_000):
-    logits = np.random.default_rng(2).normal(size=(rows, classes)).astype(np.float32)
-    source = from_arrays(logits=logits, labels=np.arange(rows) % classes)
-    return scan_of(source, statistics, Rules("logits", Classes(classes)))
+def pass_over(statistics, classes, rows=40_000, grouped=False):
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(rows, classes)).astype(np.float32)
+    columns = {}
+    if grouped:
+        groups = rng.integers(0, 4, rows).astype(float)
+        columns = {"weights": rng.uniform(0.5, 2.0, rows), "covariates": {"group": groups}}
+    source = from_arrays(logits=logits, labels=np.arange(rows) % classes, **columns)
+    rules = Rules("logits", Classes(classes))
+    return scan_of(source, statistics, rules, group_by="group" if grouped else None)
 
 
 def test_chunks__have_more_rows_where_they_hold_no_features():
@@ -84,10 +91,14 @@ def test_chunks__of_many_classes_have_fewer_rows(classes, expected):
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(2, 40_000), (10, 40_000), (300, 3000), (1500, 900)])
-@pytest.mark.parametrize("feature_map", [RandomFourier(100, 0.5), RandomFourier(400, 0.5)])
-def test_memory__of_a_block_is_below_its_plan(classes, rows, feature_map):
-    statistics = (Moments(feature_map), BinCounts("class_wise", BINS.edges), LabelNoise())
-    task = pass_over(statistics, classes, rows)
+@pytest.mark.parametrize("n_features", [100, 400])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_memory__of_a_block_is_below_its_plan(classes, rows, n_features, grouped):
+    statistics = (Moments(RandomFourier(n_features, 0.5)), BINS)
+    if grouped:
+        statistics = tuple(Grouped(statistic, 2) for statistic in statistics)
+    task = pass_over((*statistics, LabelNoise()), classes, rows, grouped)
+    task = replace(task, groups=4) if grouped else task
     task.state(0)  # what is computed once for all blocks
 
     def traced_state():
