@@ -149,10 +149,10 @@ def _content(path: Path) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler of compiled code that leaves the modules of its functions unread.
+    """Unpickler of compiled code that does not import the modules of its functions.
 
-    Numba imports the module of each function that a kernel calls, also of its own functions such as
-    ``np.empty``, which takes a twentieth of a second in all.
+    Numba imports the module of each function that a kernel calls.  The modules of its own
+    functions, such as ``np.empty``, take a thirtieth of a second.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -280,9 +280,10 @@ class BoundSKCE(BoundEstimator):
 
         They do not where there are fewer rows than features of a row.
         """
-        cost = pair_cost(self.settings.notion, profile, self.product)
+        if self.statistic is not None or not self.chosen:
+            return False
         many_rows = profile.rows > 2 * self.settings.n_features
-        return self.statistic is None and self.chosen and many_rows and cost > _QUICK_TEST
+        return many_rows and pair_cost(self.settings.notion, profile, self.product) > _QUICK_TEST
 
     def _by_features(self, profile: DataProfile, **changes: Any) -> BoundEstimator:
         """Estimator for a test by random features, with changed settings."""
