@@ -24,7 +24,7 @@ from calibscale.engine.merge_tree import Progress, tree_levels
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import estimator
-from calibscale.estimators.known_estimators import ESTIMATORS
+from calibscale.estimators.known_estimators import default_names
 from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
@@ -54,9 +54,7 @@ def default_estimators(target: Target | None = None) -> tuple[Estimator, ...]:
     if target is not None and target.default_estimators:
         return tuple(map(estimator, target.default_estimators))
     claim = CLASSES if target is None else target.claim
-    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
-    names = [n for n, kind in kinds.items() if kind.by_default and includes(kind.judges, claim)]
-    return tuple(build(name, {}) for name in names)
+    return tuple(build(name, {}) for name in default_names(claim))
 
 
 class SessionOptions(TypedDict, total=False):

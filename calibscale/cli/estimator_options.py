@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, default_names, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
-from calibscale.predictions.claims import CLASSES, includes
+from calibscale.predictions.claims import CLASSES
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -114,10 +114,10 @@ def chosen_estimators(
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
-    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in if "all" in texts}
-    defaults = [n for n, k in kinds.items() if k.by_default and includes(k.judges, claim)]
-    if target is not None and target.default_estimators:
-        defaults = list(target.default_estimators)
+    defaults: list[str] = []
+    if "all" in texts:
+        of_target = () if target is None else target.default_estimators
+        defaults = list(of_target) or default_names(claim)
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:

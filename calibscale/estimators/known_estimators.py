@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from calibscale.errors import OptionError
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting.naming import name_of, parse, plain_name
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.registry import Registry, RegistryEntry
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ SCORES = (
     *("squared_error", "deviance", "expectile_loss", "interval_score", "size_stratified_coverage"),
     "worst_slab_coverage",
 )
+# Default estimators of classes, by name, so that an evaluation need not import all others.
+_DEFAULTS_OF_CLASSES = (
+    *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
+    *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
+    *("ckce", "cmmd", "jkce", "jkce_biased"),
+)
 # Estimators with neither an interval nor a noise floor, by name, so that a headline need not import
 # them.
 WITHOUT_JUDGEMENT = (
@@ -119,6 +126,14 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     synonyms=[plain for plain, meaning in SYNONYMS.items() if name_of(meaning) in _ENTRIES],
 )
 SUMMARIES = ESTIMATORS.summaries
+
+
+def default_names(claim: str) -> list[str]:
+    """Names of the estimators with `by_default` that judge a claim, in the order of computation."""
+    if claim == CLASSES:
+        return list(_DEFAULTS_OF_CLASSES)
+    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
+    return [n for n, kind in kinds.items() if kind.by_default and includes(kind.judges, claim)]
 
 
 def named(name: Any) -> tuple[str, dict[str, Any]]:

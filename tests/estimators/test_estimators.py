@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.estimators.known_estimators import ESTIMATORS, default_names
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.session import default_estimators
 from tests.support import naive
 from tests.support.logit_arrays import CLOSE, logit_source
@@ -196,3 +198,11 @@ def test_nll__notes_the_number_of_impossible_labels():
     assert result["nll"].details["notes"] == ["1 of 5 rows have probability 0 for their label"]
     assert "notes" not in result.groups[1.0][0].details
     assert "nll: 1 of 5 rows have probability 0 for their label" in str(result)
+
+
+def test_default_names__of_classes_are_those_of_the_estimators():
+    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
+    by_class = [
+        n for n, kind in kinds.items() if kind.by_default and includes(kind.judges, CLASSES)
+    ]
+    assert default_names(CLASSES) == by_class
