@@ -92,7 +92,8 @@ SCORES = (
     *("squared_error", "deviance", "expectile_loss", "interval_score", "size_stratified_coverage"),
     "worst_slab_coverage",
 )
-# Default estimators of classes, by name, so that an evaluation need not import all others.
+# Estimators with `by_default` that judge classes, by name, so that an evaluation need not import all
+# others.  A test compares the names with the classes.
 _DEFAULTS_OF_CLASSES = (
     *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
     *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
