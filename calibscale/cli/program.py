@@ -25,14 +25,22 @@ from calibscale.formatting.escapes import printable
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 _ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
+# Numbers of new objects after which the interpreter looks for cycles that nobody refers to.  At
+# 700, this takes a sixth of the time of a short command, most of it while modules are loaded.
+_OBJECTS_OF_MODULES, _LATER_OBJECTS = 200_000, 20_000
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of ``calibscale --help``."""
+    if arguments is None:  # the process is of this command alone
+        # Blocks of rows run on threads of this package.  Threads of OpenBLAS would wait in loops
+        # for work that does not come: a quarter of the processor time of a short command.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     before = {number: signal.signal(number, interrupt) for number in ending_signals()}
     unraisable, sys.unraisablehook = sys.unraisablehook, interrupt_again_later
     collections = gc.get_threshold()
-    gc.set_threshold(20_000)  # at 700, collections are a sixth of the time of a short command
+    gc.set_threshold(_OBJECTS_OF_MODULES)
+    gc.callbacks.append(_collect_more_often)
     defer_unused_modules()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without λ and ±
@@ -73,11 +81,21 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(RUNTIME_ERROR)
     finally:
         sys.unraisablehook = unraisable
+        if arguments is None:  # the process ends, and searching all objects for cycles takes 0.1 s
+            gc.freeze()
+        if _collect_more_often in gc.callbacks:
+            gc.callbacks.remove(_collect_more_often)
         gc.set_threshold(*collections)
         for number, handler in before.items():
             signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a late Ctrl-C prints no traceback
+
+
+def _collect_more_often(phase: str, details: dict[str, int]) -> None:
+    """Callback of the first collection, after which modules are loaded."""
+    gc.callbacks.remove(_collect_more_often)
+    gc.set_threshold(_LATER_OBJECTS)
 
 
 def _lacks_memory(error: Exception) -> bool:

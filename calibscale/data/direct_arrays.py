@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc
 
 _CHECKSUM_BYTES = 4  # CRC32C
 _SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
@@ -188,7 +187,7 @@ class DirectArray:
         if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:
             # The header of Blosc has the decoded size: less content would leave rows unset.
             raise ValueError(f"{shown} has the wrong number of rows")
-        blosc.decompress(body, decoded)
+        _decompress(body, decoded)
         return decoded
 
     def _chunk_in_shard(self, name: str, place: int, count: int) -> bytes | None:
@@ -216,6 +215,13 @@ class DirectArray:
 def is_zarr(array: Any) -> bool:
     """Whether an array is one of zarr, which is not imported to find out."""
     return type(array).__module__.partition(".")[0] == "zarr"
+
+
+def _decompress(body: np.ndarray, decoded: np.ndarray) -> None:
+    """Decompress a chunk of Blosc into an array."""
+    from numcodecs import blosc  # slow to import, and other files do not need it
+
+    blosc.decompress(body, decoded)
 
 
 def _checked(stored: np.ndarray, shown: str) -> np.ndarray:
