@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calibscale.cli.command_outputs import check_outputs
+from calibscale.cli.command_outputs import check_outputs, report_compilation
 
 _OUTPUTS = ("output", "figure", "json_path")  # options of files, where a figure is a picture
 _SHARED = ("json_path", "quiet")  # options that `finish` reads, not the function of a command
@@ -31,7 +31,10 @@ class Command(click.Command):
         # Shared options are read by `finish` from the context, so that functions need no parameters
         # for them.
         parameters = {name: value for name, value in ctx.params.items() if name not in _SHARED}
-        return ctx.invoke(self.callback, **parameters)  # type: ignore[arg-type]
+        try:
+            return ctx.invoke(self.callback, **parameters)  # type: ignore[arg-type]
+        finally:
+            report_compilation()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,7 +16,10 @@ from calibscale.atomic_files import refuse_overwriting
 from calibscale.atomic_files import write_json as write_json_file
 from calibscale.cli.options import was_passed
 from calibscale.formatting.escapes import printable
+from calibscale.formatting.number_texts import plural
 from calibscale.formatting.progress import progress as shown_progress
+
+_LONG_COMPILATION = 1.0  # seconds
 
 
 def _value(option: str) -> Any:
@@ -129,6 +133,19 @@ def wrote(path: str | Path) -> None:
     """Report on standard error that a file was written, unless the command has --quiet."""
     if not _value("quiet") and os.path.isfile(path):  # not a pipe
         click.echo(f"wrote {printable(str(path))}", err=True)
+
+
+def report_compilation() -> None:
+    """Explain on a terminal why a first command took longer, unless the command has --quiet."""
+    module = sys.modules.get("calibscale.compiled.kernel_cache")
+    if module is None or _value("quiet") or not sys.stderr.isatty():
+        return
+    count, seconds = module.KernelCache.compiled()
+    if seconds >= _LONG_COMPILATION:
+        click.echo(
+            f"compiled {plural(count, 'kernel')} in {seconds:.1f} s; later commands load them",
+            err=True,
+        )
 
 
 def print_facts(facts: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import os
 import pickle
 import shlex
 import stat
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -239,10 +240,23 @@ class KernelCache(caching.FunctionCache):
 
     _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
     _warned: ClassVar[bool] = False
+    # Start and end of each compilation of this process that was written to the cache
+    _compilations: ClassVar[list[tuple[float, float]]] = []
 
     def __init__(self, py_func: Callable) -> None:
         super().__init__(py_func)
         self._cache_file: Any = _Entries(self._impl.filename_base)
+        self._started = 0.0  # of the latest compilation
+
+    @classmethod
+    def compiled(cls) -> tuple[int, float]:
+        """Number of kernels that this process has compiled into the cache, and the seconds."""
+        seconds, latest = 0.0, 0.0
+        for started, ended in sorted(cls._compilations):
+            # A kernel that calls another one compiles it meanwhile.
+            seconds += max(ended - max(started, latest), 0.0)
+            latest = max(ended, latest)
+        return len(cls._compilations), seconds
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Compiled code from the cache, or None.
@@ -252,15 +266,19 @@ class KernelCache(caching.FunctionCache):
         """
         rtsys.initialize(target_context)  # the counters of references to arrays
         try:
-            return self._load_overload(sig, target_context)
+            loaded = self._load_overload(sig, target_context)
         except (_RefusedError, OSError) as error:
             self._leave_alone(str(error))
-            return None
+            loaded = None
+        self._started = time.perf_counter()
+        return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write compiled code to the cache."""
         try:
             super().save_overload(sig, data)
+            if self._enabled:
+                self._compilations.append((self._started, time.perf_counter()))
         except StoreError as error:  # read-only or full
             self._leave_alone(f"{error}; set CALIBSCALE_CACHE_DIR to a writable folder")
         except (_RefusedError, OSError) as error:

@@ -467,7 +467,7 @@ def _log_gamma(seed, row, k, alpha):
     """
     d = alpha + 2.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
-    stream = PREDICTIONS
+    stream = np.int64(PREDICTIONS)  # a literal would compile `uniforms` twice
     while True:
         u, angle = uniforms(seed, stream, row, 2 * k)
         accept, boost = uniforms(seed, stream, row, 2 * k + 1)

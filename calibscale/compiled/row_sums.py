@@ -15,6 +15,16 @@ _COUNTED_EDGES = 128  # most inner edges that are all compared with a prediction
 
 
 @inlined()
+def _copy(values, out):
+    """Copy values to the start of an array.
+
+    An assignment to a slice would compile the text of an error about shapes, which takes seconds.
+    """
+    for k in range(values.size):
+        out[k] = values[k]
+
+
+@inlined()
 def _find_bins(p, edges, left_closed, out):
     """Index b with edges[b] < p ≤ edges[b+1], or edges[b] ≤ p < edges[b+1] if `left_closed`.
 
@@ -32,8 +42,9 @@ def _find_bins(p, edges, left_closed, out):
     # Comparing a row with four edges at a time, without branches, is faster than a search.  The
     # edges are filled up with NaN, which no prediction reaches.
     inner = edges[1:-1]
-    fours = np.full((inner.size + 3) // 4 * 4, np.nan)
-    fours[: inner.size] = inner
+    fours = np.empty((inner.size + 3) // 4 * 4)
+    _copy(inner, fours)
+    fours[inner.size :] = np.nan
     out[:] = 0
     for k in range(0, fours.size, 4):
         a, b, c, d = fours[k], fours[k + 1], fours[k + 2], fours[k + 3]
@@ -205,9 +216,9 @@ def take_rows(first, second, positions, out):
     for i in range(positions.size):
         position = positions[i]
         if position < first.shape[0]:
-            out[i] = first[position]
+            _copy(first[position], out[i])
         else:
-            out[i] = second[position - first.shape[0]]
+            _copy(second[position - first.shape[0]], out[i])
 
 
 @kernel
@@ -225,10 +236,10 @@ def take_predictions(first, heads, q, positions, out):
     for i in range(positions.size):
         position = positions[i]
         if position < first.shape[0]:
-            out[i] = first[position]
+            _copy(first[position], out[i])
         else:
-            out[i, :width] = heads[position - first.shape[0]]
-            out[i, width:] = q[position - first.shape[0]]
+            _copy(heads[position - first.shape[0]], out[i])
+            _copy(q[position - first.shape[0]], out[i, width:])
 
 
 @inlined()

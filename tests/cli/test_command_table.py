@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pandas as pd
 import pytest
 
 from calibscale import LogitStore
-from calibscale.cli import cli, commands
+from calibscale.cli import cli, commands, main
 from calibscale.cli.command_table import SUMMARIES
 from calibscale.cli.unused_modules import UNUSED
 
@@ -84,7 +86,7 @@ SLOW = {
     *("pyarrow.compute", "pyarrow.dataset", "pydantic", "scipy.linalg", "scipy.optimize"),
     *("scipy.stats", "sklearn", "xarray", "zarr"),
 }
-OF_INPUTS = {"csv": {"pyarrow"}, "parquet": set(), "zarr": {"pyarrow"}}
+OF_INPUTS = {"csv": {"numcodecs", "pyarrow"}, "parquet": {"numcodecs"}, "zarr": {"pyarrow"}}
 
 
 @pytest.mark.process
@@ -112,6 +114,43 @@ def test_evaluate__loads_no_library_that_its_input_does_not_need(tmp_path, rng, 
     # Documents and results of other commands
     assert "calibscale.results.night_results" not in loaded
     assert "calibscale.results.audit_results" not in loaded
+
+
+def test_main__leaves_the_collector_of_its_caller_as_it_was(capsys):
+    before = gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
+    main(["--version"])
+    assert capsys.readouterr().out.startswith("calibscale")
+    assert (gc.get_threshold(), gc.callbacks, gc.get_freeze_count()) == before
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("variables", "threads"), [({}, 1), ({"OPENBLAS_NUM_THREADS": "2"}, 2)])
+def test_process__of_a_command_has_one_thread_of_openblas_unless_told_otherwise(variables, threads):
+    code = (
+        "import sys\n"
+        "from calibscale.cli import main\n"
+        "sys.argv = ['calibscale', 'doctor']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    print('code', end.code)\n"
+        "from threadpoolctl import threadpool_info\n"
+        "blas = [x for x in threadpool_info() if x['internal_api'] == 'openblas']\n"
+        "print(*(x['num_threads'] for x in blas))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment | variables,
+    )
+    numbers = ran.stdout.splitlines()[-1].split()
+    if not numbers:
+        pytest.skip("NumPy and SciPy have another BLAS than OpenBLAS")
+    assert set(numbers) == {str(threads)}
 
 
 @pytest.mark.process

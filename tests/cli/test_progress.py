@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -51,3 +52,37 @@ def test_progress__is_lines_in_a_script():
     )
     assert "computing: 10 steps after" in ran.stderr
     assert ran.stdout == ""
+
+
+def test_command__says_on_a_terminal_that_it_compiled_kernels(tmp_path):
+    pty = pytest.importorskip("pty", reason="terminals of POSIX")
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        pytest.skip("nothing is compiled")
+    code = "from calibscale.cli import main; main()"
+    command = [sys.executable, "-c", code, "demo", "--rows", "1000"]
+    environment = os.environ | {"CALIBSCALE_CACHE_DIR": str(tmp_path)}
+
+    def shown(*options: str) -> str:
+        ours, theirs = pty.openpty()
+        with (
+            open(ours, "rb", buffering=0) as terminal,
+            subprocess.Popen(
+                [*command, *options], stdout=subprocess.PIPE, stderr=theirs, env=environment
+            ) as process,
+        ):
+            os.close(theirs)
+            texts = []
+            try:
+                while text := terminal.read(4096):
+                    texts.append(text)
+            except OSError:  # Linux reports the end of a terminal as an error
+                pass
+            assert process.wait() == 0
+        return b"".join(texts).decode()
+
+    note = re.search(r"compiled (\d+) kernels in (\d+\.\d) s; later commands load them", shown())
+    assert note is not None
+    assert int(note[1]) == len([*tmp_path.rglob("*.nbc")])
+    assert float(note[2]) >= 1.0
+    assert "compiled" not in shown()
+    assert shown("--quiet") == ""

@@ -33,7 +33,9 @@ def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:
         store = keep or str(Path(folder) / "demo.zarr")
         with outputs.progress("simulating", "rows") as report:
-            simulate_store(store, rows=rows, classes=classes, seed=seed, progress=report)
+            simulate_store(
+                store, rows=rows, classes=classes, dtype="float64", seed=seed, progress=report
+            )
         with outputs.progress("evaluating") as report:
             result = run(store, None, progress=report)
     resolved = [e for e in estimators if result[e.name].value is not None]
