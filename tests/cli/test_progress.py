@@ -63,14 +63,14 @@ def test_command__says_on_a_terminal_that_it_compiled_kernels(tmp_path):
     environment = os.environ | {"CALIBSCALE_CACHE_DIR": str(tmp_path)}
 
     def shown(*options: str) -> str:
-        ours, theirs = pty.openpty()
+        read_end, write_end = pty.openpty()
         with (
-            open(ours, "rb", buffering=0) as terminal,
+            open(read_end, "rb", buffering=0) as terminal,
             subprocess.Popen(
-                [*command, *options], stdout=subprocess.PIPE, stderr=theirs, env=environment
+                [*command, *options], stdout=subprocess.PIPE, stderr=write_end, env=environment
             ) as process,
         ):
-            os.close(theirs)
+            os.close(write_end)
             texts = []
             try:
                 while text := terminal.read(4096):
