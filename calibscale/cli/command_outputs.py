@@ -136,11 +136,15 @@ def wrote(path: str | Path) -> None:
 
 
 def report_compilation() -> None:
-    """Explain on a terminal why a first command took longer, unless the command has --quiet."""
+    """Explain on a terminal why a first command took longer.
+
+    Commands without the option --quiet show no progress, and do not need it.
+    """
     module = sys.modules.get("calibscale.compiled.kernel_cache")
-    if module is None or _value("quiet") or not sys.stderr.isatty():
+    shows_progress = _value("quiet") is False and sys.stderr is not None and sys.stderr.isatty()
+    if module is None or not shows_progress:
         return
-    count, seconds = module.KernelCache.compiled()
+    count, seconds = module.KernelCache.newly_compiled()
     if seconds >= _LONG_COMPILATION:
         click.echo(
             f"compiled {plural(count, 'kernel')} in {seconds:.1f} s; later commands load them",

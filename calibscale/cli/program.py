@@ -11,6 +11,7 @@ from io import StringIO, TextIOWrapper
 import click
 
 from calibscale.addresses import without_secrets
+from calibscale.cli.blas_threads import limit_blas_threads
 from calibscale.cli.command_table import Program
 from calibscale.cli.interrupts import ending_signals, interrupt, interrupt_again_later
 from calibscale.cli.unused_modules import defer_unused_modules
@@ -33,9 +34,7 @@ _OBJECTS_OF_MODULES, _LATER_OBJECTS = 200_000, 20_000
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of ``calibscale --help``."""
     if arguments is None:  # the process is of this command alone
-        # Blocks of rows run on threads of this package.  Threads of OpenBLAS would wait in loops
-        # for work that does not come: a quarter of the processor time of a short command.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        limit_blas_threads()
     before = {number: signal.signal(number, interrupt) for number in ending_signals()}
     unraisable, sys.unraisablehook = sys.unraisablehook, interrupt_again_later
     collections = gc.get_threshold()
@@ -83,8 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.unraisablehook = unraisable
         if arguments is None:  # the process ends, and searching all objects for cycles takes 0.1 s
             gc.freeze()
-        if _collect_more_often in gc.callbacks:
-            gc.callbacks.remove(_collect_more_often)
+        gc.callbacks.remove(_collect_more_often)
         gc.set_threshold(*collections)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -93,9 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _collect_more_often(phase: str, details: dict[str, int]) -> None:
-    """Callback of the first collection, after which modules are loaded."""
-    gc.callbacks.remove(_collect_more_often)
-    gc.set_threshold(_LATER_OBJECTS)
+    """Callback of collections.  The first one comes when most modules are loaded."""
+    if gc.get_threshold()[0] == _OBJECTS_OF_MODULES:
+        gc.set_threshold(_LATER_OBJECTS)
 
 
 def _lacks_memory(error: Exception) -> bool:

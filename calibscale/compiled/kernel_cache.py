@@ -240,7 +240,7 @@ class KernelCache(caching.FunctionCache):
 
     _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
     _warned: ClassVar[bool] = False
-    # Start and end of each compilation of this process that was written to the cache
+    # Start and end of each compilation that was written to the cache since `newly_compiled`
     _compilations: ClassVar[list[tuple[float, float]]] = []
 
     def __init__(self, py_func: Callable) -> None:
@@ -249,14 +249,16 @@ class KernelCache(caching.FunctionCache):
         self._started = 0.0  # of the latest compilation
 
     @classmethod
-    def compiled(cls) -> tuple[int, float]:
-        """Number of kernels that this process has compiled into the cache, and the seconds."""
+    def newly_compiled(cls) -> tuple[int, float]:
+        """Number of kernels compiled into the cache since the last call, and the seconds."""
+        compilations = sorted(cls._compilations)
+        cls._compilations.clear()
         seconds, latest = 0.0, 0.0
-        for started, ended in sorted(cls._compilations):
+        for started, ended in compilations:
             # A kernel that calls another one compiles it meanwhile.
             seconds += max(ended - max(started, latest), 0.0)
             latest = max(ended, latest)
-        return len(cls._compilations), seconds
+        return len(compilations), seconds
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Compiled code from the cache, or None.

@@ -16,9 +16,10 @@ _COUNTED_EDGES = 128  # most inner edges that are all compared with a prediction
 
 @inlined()
 def _copy(values, out):
-    """Copy values to the start of an array.
+    """Copy values to the start of an array, which must be long enough.
 
-    An assignment to a slice would compile the text of an error about shapes, which takes seconds.
+    Numba compiles the assignment of an array together with the text of an error about its shape,
+    which takes two seconds.
     """
     for k in range(values.size):
         out[k] = values[k]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from calibscale.errors import OptionError
@@ -115,8 +116,6 @@ def _wait(attempt: int, requested: str | None) -> float:
 
 def phrase(status: int) -> str:
     """Status of an answer with its meaning, such as “503 (Service Unavailable)”."""
-    from http import HTTPStatus  # slow to import
-
     try:
         return f"{status} ({HTTPStatus(status).phrase})"
     except ValueError:

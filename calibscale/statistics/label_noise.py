@@ -22,6 +22,7 @@ _ROWS = 2048  # rows of a sample
 _VECTORS = 1024  # residuals that are drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
 _OUTCOMES = 4  # outcomes that are drawn from each forecast of a sample
+_FEW_COLUMNS = 128
 _LEVEL = 0.95
 _LEAST = 1e-300  # avoids divisions by 0
 
@@ -163,13 +164,21 @@ def form_floor(
     g = vectors(sample.q)
     mean = float(sample.variance @ np.einsum("ij,ij->i", g, g))
     drawn = _drawn(_sample(state, _VECTORS // 2), _VECTORS)
-    # With its copied factor, the product is quicker than the symmetric product of NumPy.
-    gram = drawn.delta @ np.ascontiguousarray(drawn.delta.T)
+    gram = _gram(drawn.delta)
     # A row has the same g for all of its residuals.
     g = g[: drawn.rows]
     by_row = drawn.by_row(gram)
     by_row *= (g @ g.T)[:, :, None, None]
     return _gamma_floor(value, mean, drawn, gram)
+
+
+def _gram(rows: Floats) -> Floats:
+    """Products of all pairs of rows."""
+    if rows.shape[1] > _FEW_COLUMNS:
+        return rows @ rows.T
+    # NumPy computes half of a product with the transposed matrix itself, and copies it to the other
+    # half.  For few columns, the copy takes longer than a product with a copied matrix.
+    return rows @ np.ascontiguousarray(rows.T)
 
 
 def class_form_floor(
@@ -287,8 +296,7 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     subset = np.flatnonzero(np.tile(rows % step == 0, drawn.times))
     triples = pairs[np.ix_(subset, subset)]
     variance = 2.0 * float(squares.sum()) + float(drawn.copies @ excess**2)
-    # `triples` is symmetric, and NumPy computes half of this product only.
-    third = 8.0 * step**3 * float(np.vdot(triples @ triples.T, triples))
+    third = 8.0 * step**3 * float(np.vdot(_gram(triples), triples))  # `triples` is symmetric
     third += 4.0 * float(np.vdot(pairs, np.multiply(gram, pairs, out=gram)))
     third += float(12.0 * excess @ squares + drawn.copies @ excess**3)
     third += 6.0 * float((root * excess) @ pairs @ (root * excess))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from calibscale import LogitStore
 from calibscale.cli import cli, commands, main
 from calibscale.cli.command_table import SUMMARIES
 from calibscale.cli.unused_modules import UNUSED
+from calibscale.engine.dask_connection import available_cpus
 
 
 def test_table__has_every_command_file():
@@ -105,6 +108,7 @@ def test_evaluate__loads_no_library_that_its_input_does_not_need(tmp_path, rng, 
         with LogitStore.create(path, classes=2, kind="probabilities", binary=True).writer() as rows:
             rows.append(p, frame["y"].to_numpy())
         options = []
+    _loaded("evaluate", str(path), *options)  # compiles kernels, which needs other libraries
     # A module that is deferred stands in `sys.modules` before it runs.
     loaded = _loaded("evaluate", str(path), *options)
     assert "numba" in loaded
@@ -129,11 +133,8 @@ def test_process__of_a_command_has_one_thread_of_openblas_unless_told_otherwise(
     code = (
         "import sys\n"
         "from calibscale.cli import main\n"
-        "sys.argv = ['calibscale', 'doctor']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit as end:\n"
-        "    print('code', end.code)\n"
+        "sys.argv = ['calibscale', 'doctor', '--json', '-']\n"
+        "main()\n"
         "from threadpoolctl import threadpool_info\n"
         "blas = [x for x in threadpool_info() if x['internal_api'] == 'openblas']\n"
         "print(*(x['num_threads'] for x in blas))\n"
@@ -147,10 +148,21 @@ def test_process__of_a_command_has_one_thread_of_openblas_unless_told_otherwise(
         check=True,
         env=environment | variables,
     )
-    numbers = ran.stdout.splitlines()[-1].split()
+    printed, numbers = ran.stdout.splitlines()
     if not numbers:
         pytest.skip("NumPy and SciPy have another BLAS than OpenBLAS")
-    assert set(numbers) == {str(threads)}
+    # OpenBLAS has at most one thread for each processor.
+    assert {*map(int, numbers.split())} == {min(threads, available_cpus())}
+    shown = json.loads(printed)["environment"]["OPENBLAS_NUM_THREADS"]
+    assert shown == (str(threads) if variables else "1 (set by this command)")
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX closes standard error")
+def test_commands__run_without_a_standard_error():
+    code = "from calibscale.cli import main; main()"
+    command = f"{shlex.quote(sys.executable)} -c '{code}' doctor 2>&-"
+    subprocess.run(command, shell=True, stdout=subprocess.PIPE, timeout=60, check=True)
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,9 +61,9 @@ def test_command__says_on_a_terminal_that_it_compiled_kernels(tmp_path):
         pytest.skip("nothing is compiled")
     code = "from calibscale.cli import main; main()"
     command = [sys.executable, "-c", code, "demo", "--rows", "1000"]
-    environment = os.environ | {"CALIBSCALE_CACHE_DIR": str(tmp_path)}
 
-    def shown(*options: str) -> str:
+    def shown(cache: Path, *options: str) -> str:
+        environment = os.environ | {"CALIBSCALE_CACHE_DIR": str(cache)}
         read_end, write_end = pty.openpty()
         with (
             open(read_end, "rb", buffering=0) as terminal,
@@ -80,9 +81,11 @@ def test_command__says_on_a_terminal_that_it_compiled_kernels(tmp_path):
             assert process.wait() == 0
         return b"".join(texts).decode()
 
-    note = re.search(r"compiled (\d+) kernels in (\d+\.\d) s; later commands load them", shown())
+    cache = tmp_path / "cache"
+    text = shown(cache)
+    note = re.search(r"compiled (\d+) kernels in (\d+\.\d) s; later commands load them", text)
     assert note is not None
-    assert int(note[1]) == len([*tmp_path.rglob("*.nbc")])
+    assert int(note[1]) == len([*cache.rglob("*.nbc")])
     assert float(note[2]) >= 1.0
-    assert "compiled" not in shown()
-    assert shown("--quiet") == ""
+    assert "compiled" not in shown(cache)
+    assert shown(tmp_path / "empty", "--quiet") == ""

@@ -32,6 +32,7 @@ def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
     estimators = default_estimators()
     with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:
         store = keep or str(Path(folder) / "demo.zarr")
+        # The true values need float64, and kernels of one type take less time to compile.
         with outputs.progress("simulating", "rows") as report:
             simulate_store(
                 store, rows=rows, classes=classes, dtype="float64", seed=seed, progress=report

@@ -6,6 +6,7 @@ import os
 import platform
 from typing import Any
 
+from calibscale.cli import blas_threads
 from calibscale.cli import command_outputs as outputs
 from calibscale.cli import options as shared
 from calibscale.cli.command_classes import command
@@ -52,9 +53,17 @@ def _examined() -> dict[str, Any]:
         "cache": str(cache),
         "cached_kernels": len(files),
         "cached_bytes": sum(file.stat().st_size for file in files),
-        "environment": {
-            name: os.environ[name]
-            for name in sorted(os.environ)
-            if name.startswith(("CALIBSCALE_", "NUMBA_", "OMP_", "OPENBLAS_", "MKL_"))
-        },
+        "environment": _environment(),
     }
+
+
+def _environment() -> dict[str, str]:
+    """Variables of the environment that change how libraries run."""
+    variables = {
+        name: os.environ[name]
+        for name in sorted(os.environ)
+        if name.startswith(("CALIBSCALE_", "NUMBA_", "OMP_", "OPENBLAS_", "MKL_"))
+    }
+    if blas_threads.is_limited():
+        variables[blas_threads.VARIABLE] += " (set by this command)"
+    return variables
