@@ -11,7 +11,7 @@ _is_limited = False
 
 
 def limit_blas_threads() -> None:
-    """Let OpenBLAS start with one thread, unless the environment has a number of threads.
+    """Let OpenBLAS start with one thread, unless the environment has `VARIABLE`.
 
     Blocks of rows run on threads of this package.  Threads of OpenBLAS would wait in loops for work
     that does not come, which is a quarter of the processor time of a short command.

@@ -22,7 +22,7 @@ _ROWS = 2048  # rows of a sample
 _VECTORS = 1024  # residuals that are drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
 _OUTCOMES = 4  # outcomes that are drawn from each forecast of a sample
-_FEW_COLUMNS = 128
+_FEW_COLUMNS = 128  # of the rows of `_gram`
 _LEVEL = 0.95
 _LEAST = 1e-300  # avoids divisions by 0
 
@@ -297,7 +297,8 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     triples = pairs[np.ix_(subset, subset)]
     variance = 2.0 * float(squares.sum()) + float(drawn.copies @ excess**2)
     third = 8.0 * step**3 * float(np.vdot(_gram(triples), triples))  # `triples` is symmetric
-    third += 4.0 * float(np.vdot(pairs, np.multiply(gram, pairs, out=gram)))
+    gram *= pairs
+    third += 4.0 * float(np.vdot(pairs, gram))
     third += float(12.0 * excess @ squares + drawn.copies @ excess**3)
     third += 6.0 * float((root * excess) @ pairs @ (root * excess))
     skewness = third / variance**1.5 if variance > 0 else 0.0
