@@ -162,6 +162,17 @@ def test_labels__may_be_floats_or_names(folder):
     assert values_of(source) == reference()
 
 
+@pytest.mark.parametrize(("name", "row", "value"), [("p", 7, 1.5), ("p", 3, np.inf), ("y", 4, 2)])
+def test_errors__of_files_of_two_classes_name_the_row(tmp_path, name, row, value):
+    columns = {"p": np.full(9, 0.5), "y": np.arange(9) % 2}
+    columns[name][row] = value
+    for column, values in columns.items():
+        np.save(tmp_path / f"{column}.npy", values)
+    source = cs.from_file(tmp_path / "p.npy", probabilities="p", labels=str(tmp_path / "y.npy"))
+    with pytest.raises(InvalidDataError, match=f"row {row} of .*p.npy: '{name}' is "):
+        cs.evaluate(source, "brier")
+
+
 def test_forecasts__may_be_shards(folder):
     rng = np.random.default_rng(2)
     members = rng.normal(size=(60, 5))

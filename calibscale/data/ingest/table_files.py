@@ -115,7 +115,8 @@ def from_file(
     unnamed = forecast is not None and all(columns is None for columns in predictions_of.values())
     kind = None if unnamed else role_of(forecast, **predictions_of)
     top_k = named.pop("top_k", None)
-    if all(file.suffix == ".npy" for file in files):
+    are_arrays = all(file.suffix == ".npy" for file in files)
+    if are_arrays:
         further = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
         files = with_role_files(files, file_keys(predictions_of | further), storage_options)
         source = from_shards(files, predictions_of | further, forecast, named)
@@ -150,7 +151,8 @@ def from_file(
         name = RowOrigins.of(str(path), tables.files, tables.rows)
         return from_frame(tables, **roles, **options, name=name)
     with _naming_options():
-        copied_name = TextOrigins.of(str(path), files, keys)
+        # The reader of arrays takes all files at once, and they have no lines.
+        copied_name = str(path) if are_arrays else TextOrigins.of(str(path), files, keys)
         return copied_source(paths, keys, copied_name, storage_options, options)
 
 
